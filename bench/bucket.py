@@ -60,7 +60,7 @@ def stored(path: Path, steps: int) -> Path:
                 obs = pixels[first : first + EPISODE]
                 over = np.arange(len(obs) - 1) == len(obs) - 2
                 buffer.extend(obs=obs, action=np.arange(len(over)) % 6, reward=np.ones(len(over)), terminated=over)
-        buffer.seal()
+        buffer.flush(recompress=True)
     return path
 
 

@@ -112,7 +112,7 @@ def _full(kind: str, directory: Path) -> tuple[db.ReplayBuffer, ReplayBuffer]:
     columns = {"obs": column, "action": db.Column((), "int64"), "reward": db.Column()}
     ours = db.ReplayBuffer(directory / kind, columns=columns, capacity=2 * STEPS, frame_stack=stack, threads=1)
     ours.extend(obs[:-1], action, reward, obs[1:], terminated=ends, new_episode=np.roll(ends, 1))
-    ours.seal()
+    ours.flush(recompress=True)
     theirs = ReplayBuffer(STEPS, spaces.Box(0, 255, shape, obs.dtype.type), spaces.Discrete(2), "cpu")
     for k in range(stack):
         back = np.maximum(steps - stack + 1 + k, 0)

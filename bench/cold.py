@@ -133,7 +133,7 @@ def made(name: str, size: int, seed: int) -> Path:
     steps: dict[str, Any] = {"action": np.zeros(n, np.int64), "reward": np.zeros(n)}
     with db.ReplayBuffer(building / "trial", n, columns=columns, frame_stack=kind.stack) as trial:
         trial.extend(obs=pixels, **steps)
-        trial.seal()
+        trial.flush(recompress=True)
         each = on_disk(building / "trial" / "obs") / len(pixels)
     shutil.rmtree(building / "trial")
     total = int(size / each)
@@ -142,7 +142,7 @@ def made(name: str, size: int, seed: int) -> Path:
             rows = min(n, max(1, total - first - 1))
             buffer.extend(obs=pixels[: rows + 1], **{path: values[:rows] for path, values in steps.items()})
             buffer.cut_off()
-        buffer.seal()
+        buffer.flush(recompress=True)
     frames = on_disk(building / "store") // pixels[0].nbytes
     with open(building / "raw", "wb") as file:
         for first in range(0, frames, len(pixels)):

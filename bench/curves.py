@@ -171,7 +171,7 @@ def learner(report: Report, directory: Path, seed: int, rounds: int) -> None:
     beside: list[float] = []
     with db.ReplayBuffer(directory / "learner", columns=columns, frame_stack=STACK, seed=seed) as buffer:
         buffer.extend(obs=pixels, action=np.zeros(SMALL, np.int64), reward=np.zeros(SMALL))
-        buffer.seal()
+        buffer.flush(recompress=True)
         batches = iter(buffer.loader(BATCH))
         for _ in range(10):
             next(batches)

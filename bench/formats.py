@@ -73,7 +73,7 @@ def make(path: Path, least: int, seed: int) -> int:
             obs, first = pixels[first : first + ROWS], (first + ROWS) % len(pixels)
             action, reward = random.integers(0, 6, steps), random.integers(0, 2, steps).astype(np.float32)
             buffer.extend(obs=obs, action=action, reward=reward, terminated=terminated)
-        buffer.seal()
+        buffer.flush(recompress=True)
         return len(buffer)
 
 

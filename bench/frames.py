@@ -70,6 +70,6 @@ def million(steps: int = 1_000_000) -> Path:
                         buffer.add(last, action, reward, frame, terminated, truncated)
                         bar.update()
                     last = frame.copy()
-            buffer.seal()
+            buffer.flush(recompress=True)
         building.rename(path)
     return path

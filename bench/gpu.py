@@ -60,7 +60,7 @@ def ours(directory: Path, pixels: Frames, seed: int) -> db.ReplayBuffer:
     rng = np.random.default_rng(seed)
     buffer = db.ReplayBuffer(directory / "ours", n, columns=COLUMNS, frame_stack=STACK, seed=seed)
     buffer.extend(obs=pixels, action=rng.integers(0, ACTIONS, n), reward=rng.normal(size=n))
-    buffer.seal()
+    buffer.flush(recompress=True)
     return buffer
 
 

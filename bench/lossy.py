@@ -65,7 +65,7 @@ def fill(path: Path, frames: Frames, codec: str | None) -> tuple[db.ReplayBuffer
         buffer.add(frames[k], 0, 0.0, frames[k + 1], False, False)
     buffer.flush()
     seconds = (time.perf_counter() - begin) / (len(frames) - 1)
-    buffer.seal()
+    buffer.flush(recompress=True)
     return buffer, seconds
 
 

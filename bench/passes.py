@@ -50,7 +50,7 @@ before, found, done = anonymous(), [], False
 threading.Thread(target=watch, daemon=True).start()
 begin = time.perf_counter()
 with db.ReplayBuffer(sys.argv[1], frame_stack=4) as buffer:
-    steps = buffer.map(function, 256, ("value", "next_value"), progress=False)
+    steps = buffer.columns.map(function, 256, ("value", "next_value"), progress=False)
     mapped = time.perf_counter()
     assert buffer.returns_and_advantages() == steps
     end = time.perf_counter()

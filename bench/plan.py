@@ -79,7 +79,7 @@ class Run:
                     begin = time.perf_counter()
                     buffer.sample(asked.batch_size)
                     batches.append(time.perf_counter() - begin)
-            buffer.seal()
+            buffer.flush(recompress=True)
             after, figures = anonymous_bytes(), buffer.stats()
             assert before is not None
             assert after is not None
@@ -131,7 +131,7 @@ def typical(report: Report, directory: Path, seed: int) -> None:
         with tempfile.TemporaryDirectory(dir=directory) as temporary:
             with db.ReplayBuffer(Path(temporary) / "store", columns=columns, segment_rows=256) as buffer:
                 buffer.extend(frames, [0] * (len(frames) - 1), [0.0] * (len(frames) - 1))
-                buffer.seal()
+                buffer.flush(recompress=True)
             found = ratios(Path(temporary) / "store", sealed=True)["obs"]
         report.row(f"bytes on disk of each byte, {kind.title}", sum(found) / len(found), "x")
 

@@ -163,7 +163,7 @@ def sent(report: Report, directory: Path, rounds: int) -> None:
     for name, (stack, size, sampler) in draws.items():
         with db.ReplayBuffer(directory / name, columns=columns, frame_stack=stack) as buffer:
             buffer.extend(**steps)
-            buffer.seal()
+            buffer.flush(recompress=True)
             ways = _ways_of_sending(buffer, sampler)
             for way, call in ways.items():
                 report.row(f"{name}: bytes sent for a sample, {way}", call(size) / size, "bytes")

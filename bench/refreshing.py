@@ -48,7 +48,7 @@ class Pair:
             fill(self._writer, n)
         for env in range(envs if envs > 1 else 0):
             self._writer.extend(**steps(n // envs), env=env)
-        self._writer.seal()
+        self._writer.flush(recompress=True)
         self._reader = stack.enter_context(db.ReplayBuffer(path, mode="r"))
         self.seconds: list[float] = []
 

@@ -70,7 +70,7 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
         path = directory / f"{n}-of-{capacity}"
         with db.ReplayBuffer(path, capacity, columns=COLUMNS) as buffer:
             seconds = fill(buffer, n)
-            buffer.seal()
+            buffer.flush(recompress=True)
             time_draws(buffer, 50)
             drawn = time_draws(buffer, rounds)
             report.times(f"256 slices of 4, {n:,} of {capacity:,} steps", drawn)

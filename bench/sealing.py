@@ -196,7 +196,7 @@ def sealing(report: Report, name: str, directory: Path, rng: np.random.Generator
             begin = time.perf_counter()
             buffer.extend(obs=pixels, action=np.zeros(n, np.int64), reward=np.zeros(n))
             extended.append((time.perf_counter() - begin) / n)
-            buffer.seal()
+            buffer.flush(recompress=True)
             sealed.append((time.perf_counter() - begin) / n)
             told = buffer.stats()["compression"]["obs"]
         shutil.rmtree(directory / str(k))
@@ -220,7 +220,7 @@ def adding(report: Report, directory: Path, steps: int) -> None:
             buffer.add(pixels[(at + step) % 12_000], zeros, zeros, pixels[(at + step + 1) % 12_000], none, none)
         added = time.perf_counter()
         left = buffer.stats()["unsealed"] * 256
-        buffer.seal()
+        buffer.flush(recompress=True)
         end = time.perf_counter()
         figures = buffer.stats()["compression"]["obs"]
     report.row("16 environments, add at full speed: steps a second", steps / (added - begin), "")

@@ -49,7 +49,7 @@ def fill(path: Path, pixels: Frames, seed: int) -> db.ReplayBuffer:
     for first in range(0, len(pixels), ROWS):
         episode = pixels[first : first + ROWS]
         buffer.extend(obs=episode, action=action, reward=reward, terminated=terminated)
-    buffer.seal()
+    buffer.flush(recompress=True)
     return buffer
 
 

@@ -117,7 +117,7 @@ def fill(path: Path, steps: int) -> None:
     pixels = frames(steps + 1)
     with db.ReplayBuffer(path, columns=COLUMNS) as buffer:
         buffer.extend(obs=pixels, action=[0] * steps, reward=[0.0] * steps)
-        buffer.seal()
+        buffer.flush(recompress=True)
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def fill(root: Path, pixels: np.ndarray, steps: int, writers: int | None) -> Non
                 at = np.arange(first, first + EPISODE + 1) % len(pixels)
                 buffer.extend(obs=pixels[at], action=action, reward=reward, terminated=ends)
                 first += EPISODE + 1
-            buffer.seal()
+            buffer.flush(recompress=True)
 
 
 class Reader:

@@ -179,7 +179,7 @@ class Appender:
             numbers = np.concatenate([first + np.arange(len(next(iter(values.values())))) for first, values in mine])
             ages = ever[env] - 1 - numbers
             kept = ages < there[env]
-            steps = self._buffer.recent_steps(ages[kept], env)
+            steps = self._buffer.steps(ages[kept], env)
             for name in self._derived:
                 self._buffer.columns.write(name, steps, np.concatenate([values[name] for _, values in mine])[kept])
         self._later, self._waiting = [], 0
@@ -195,8 +195,7 @@ class Appender:
             self._buffer.columns.write(name, np.zeros(0, np.int64), np.zeros((0, *column.shape), column.np_dtype))
         self._buffer.cut_off(np.flatnonzero(self._over).tolist())
         self._tag()
-        self._buffer.flush()
-        self._buffer.seal()  # or it would be compressed when it is next written to, if ever
+        self._buffer.flush(recompress=True)  # or it would be compressed when it is next written to, if ever
 
     def _tag(self) -> None:
         """Tag the episodes that are there: the newest ones of each environment."""

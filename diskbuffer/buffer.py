@@ -25,6 +25,7 @@ from diskbuffer.columns.columns import Columns
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.copies import Copies
+from diskbuffer.draws import Steps
 from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, ReadOnlyError
 from diskbuffer.gathering.reader import GatheredReader
@@ -485,19 +486,31 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
-    def flush(self) -> None:
+    def flush(self, *, recompress: bool = False) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
 
         Of a learner of several writers' stores, what was written to columns; each writer brings its own steps to the disk. Takes
         some tens of syncs of files, so a few milliseconds on an SSD, and more after much was added; other threads add and sample
         meanwhile. Not needed against a kill of the process.
 
+        Parameters
+        ----------
+        recompress : bool
+            Whether to wait until every complete segment is recompressed, first, which else happens in the background, in its
+            own time.
+
         Raises
         ------
         OSError
-            The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
+            The disk is full or fails. Nothing is lost that was there; what was synced before still counts, and segments that are
+            left stay as they are, and are tried again later.
         """
         refuse_within_a_call(self._store, "flush")
+        if recompress:
+            with self._store.lock:
+                log = self._open_log()
+                log.pack()
+            log.wait_for_sealing()
         if self._gathered is not None:
             self._writing_columns()
             self._gathered.sync()
@@ -507,20 +520,6 @@ class ReplayBuffer:
             log.sync()
         if self.limiter is not None:
             self.limiter.sync()
-
-    def seal(self) -> None:
-        """Wait until every complete segment is recompressed, which else happens in the background, in its own time.
-
-        Raises
-        ------
-        OSError
-            The disk is full or fails. The segments that are left stay as they are, readable, and are tried again later.
-        """
-        refuse_within_a_call(self._store, "seal")
-        with self._store.lock:
-            log = self._open_log()
-            log.pack()
-        log.wait_for_sealing()
 
     def _writing(self) -> Recorder:
         if self._closing.closed or self._log is None or not self._store.writable:
@@ -664,7 +663,16 @@ class ReplayBuffer:
         self._writing_columns()
         return self._derived.open(name, column, while_there(self._writing_columns))
 
-    def at(self, steps: Any, length: int | None = None, *, columns: Sequence[str] | None = None) -> Batch:
+    def at(
+        self,
+        steps: Any,
+        length: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        copy: bool = False,
+    ) -> Batch:
         """Return given steps, as `sample` does.
 
         Parameters
@@ -676,59 +684,44 @@ class ReplayBuffer:
             the first.
         columns : sequence of str, optional
             These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
-        """
-        self._check_open()
-        return self._reader.at(steps, integer_or_none("length", length), _paths(columns))
-
-    def recent(
-        self,
-        ages: Any,
-        envs: Any = 0,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        apart: bool = False,
-        columns: Sequence[str] | None = None,
-    ) -> Batch:
-        """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.
-
-        Parameters
-        ----------
-        ages : (n,) integers
-            How many steps of its environment came after each; 0 for the newest.
-        envs : int or (n,) integers
-            Whose.
         n_step, gamma
-            As in `Uniform`.
-        apart : bool
-            Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to. If not, stacks of frames share it:
-            that takes a third less time.
-        columns : sequence of str, optional
-            As in `at`: these alone are read. They go with single steps, and without `apart`.
+            As in `Uniform`; of single steps, with all columns.
+        copy : bool
+            Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to; of single steps, with all columns.
+            If not, stacks of frames share it: that takes a third less time.
 
         Raises
         ------
         InputError
-            There is no step that old, no such environment, or no such column.
+            There is no such step, or not any more, or no such column; or the arguments do not go together.
         """
         self._check_open()
-        if columns is not None and (n_step != 1 or apart):
-            raise InputError("columns= goes with n_step=1 and apart=False; n-step returns are made of several columns")
-        return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart), _paths(columns))
+        size, form = integer_or_none("length", length), n_step_form(n_step, gamma, apart=copy)
+        if (size is not None or columns is not None) and (n_step != 1 or copy):
+            raise InputError("n_step= and copy= go with single steps, and with all columns: leave out length= and columns=")
+        return self._reader.at(steps, form if size is None else Steps(size), _paths(columns))
 
-    def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
-        """Return the names of steps by their age: what ``steps`` of `recent` would be."""
-        self._check_open()
-        return self._reader.recent_names(ages, envs)
+    def steps(self, ages: Any = None, envs: Any = 0) -> npt.NDArray[np.int64]:
+        """Return the ids of all steps that can be sampled, (len(buffer),): environment after environment, oldest first.
 
-    def steps(self) -> npt.NDArray[np.int64]:
-        """Return the names of all steps that can be sampled, (len(buffer),): environment after environment, oldest first.
+        These are the ids in a batch's ``steps``, which `at` and others take. They stay what they are, so they do not begin at 0
+        once steps were evicted, and have gaps where episodes end.
 
-        These are the names in a batch's ``steps``, which `at`, `write` and others take. They stay what they are, so they do not
-        begin at 0 once steps were evicted, and have gaps where episodes end.
+        Parameters
+        ----------
+        ages : (n,) integers, optional
+            Of these steps alone, (n,): how many steps of its environment came after each, 0 for the newest. That is how other
+            libraries' ring buffers number them, from the newest backwards.
+        envs : int or (n,) integers
+            With `ages`: whose.
+
+        Raises
+        ------
+        InputError
+            There is no step that old, or no such environment.
         """
         self._check_open()
-        return self._reader.every_name()
+        return self._reader.every_name() if ages is None else self._reader.recent_names(ages, envs)
 
     def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None) -> Batch:
         """Return one episode: its T steps, and its T + 1 observations.
@@ -1187,7 +1180,7 @@ class ReplayBuffer:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
 
         Reads all of it: some 15 s for a million 84x84 frames. Of a store that is being written to, here or elsewhere, it is
-        what is sealed (`seal` first, to have nearly all of it). To repair, close the buffer and call
+        what is sealed (``flush(recompress=True)`` first, to have nearly all of it). To repair, close the buffer and call
         ``diskbuffer.check(path, repair=True)``.
 
         Raises

@@ -20,7 +20,7 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
 
     With `repair` the store must not be open for writing. What cannot be saved is dropped, and nothing else: steps that lie in a
     damaged chunk, or whose row is damaged in some column; the rest of their episode stays, as one that was cut off. Of a file
-    that is missing or another, these are the steps of its segment. A column that was written later (`ReplayBuffer.write`) loses
+    that is missing or another, these are the steps of its segment. A column that was written later (`Columns.write`) loses
     the values of a damaged segment. Files are written anew, never changed.
 
     Parameters

@@ -21,7 +21,7 @@ from diskbuffer.store.system.writer_lock import WriterLock
 
 
 def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the names of the marks of a store, or of several writers' stores, the oldest first, as `ReplayBuffer.marks` does.
+    """Return the names of the marks of a store, or of several writers' stores, the oldest first, as `Copies.marks` does.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def remove_mark(path: str | os.PathLike[str], name: str) -> None:
 
     Of several writers' stores, no learner may write columns or marks; writers may go on.
 
-    `ReplayBuffer.remove_mark` is for a store that is open. Opening takes some space, and this takes none, so that a disk which
+    `Copies.remove` is for a store that is open. Opening takes some space, and this takes none, so that a disk which
     marks have filled can be emptied.
 
     Parameters

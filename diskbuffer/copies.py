@@ -40,8 +40,8 @@ class Copies:
     def snapshot(self, path: str | os.PathLike[str]) -> Path:
         """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on, here or elsewhere.
 
-        It is as if the buffer had been closed and copied. Files of sealed segments, nearly all of a store that `seal` was called
-        on, are shared where the file system can do so (hard links, on the same device), and take no space until they are evicted
+        It is as if the buffer had been closed and copied. Files of sealed segments, nearly all after ``flush(recompress=True)``,
+        are shared where the file system can do so (hard links, on the same device), and take no space until they are evicted
         here or there; nobody ever writes to them, so what is done to one of the two never changes the other. Everything else is
         copied. Marks are not.
 

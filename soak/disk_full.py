@@ -211,7 +211,7 @@ class Run:
 
     def seal(self) -> None:
         """Wait until all is sealed, or was tried to be."""
-        self.try_("seal", lambda: self.buffer.seal(), self.look)
+        self.try_("seal", lambda: self.buffer.flush(recompress=True), self.look)
 
     def close(self) -> None:
         """Close it; one that fails has let go of the store all the same."""
@@ -246,7 +246,7 @@ class Run:
         self._make_room()
         self.open()
         self.add(5)
-        self.buffer.seal()
+        self.buffer.flush(recompress=True)
         stats = self.buffer.stats()
         if stats["seal_error"] or stats["unsealed"]:
             raise WrongError(f"opened again, {stats['unsealed']} segments cannot be sealed: {stats['seal_error']}")

@@ -674,7 +674,7 @@ def use(root: Path, mode: Any, streams: int, threads: int = 2) -> str | None:
         ask(lambda: _pass_over(buffer))
         ask(buffer.refresh)
         if mode == "a":
-            ask(buffer.seal)
+            ask(lambda: buffer.flush(recompress=True))
             sampler = db.Prioritized(seed=0)
             batch = ask(lambda: buffer.sample(16, sampler))
             if batch is not None:

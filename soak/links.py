@@ -223,7 +223,7 @@ def use(root: Path, mode: str, streams: int) -> str | None:
             return refused
         case "snapshot":
             with db.ReplayBuffer(root, threads=1) as buffer:
-                buffer.seal()
+                buffer.flush(recompress=True)
                 buffer.copies.snapshot(root.parent / "snapshot")
             db.check(root.parent / "snapshot", progress=False)
         case "check":

@@ -226,7 +226,7 @@ def _write_some(buffer: db.ReplayBuffer, feeder: Feeder, rng: np.random.Generato
         steps = rng.permutation(steps_of(buffer))[:100]
         buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))
     else:
-        buffer.seal()
+        buffer.flush(recompress=True)
 
 
 def _start(role: str, path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:

@@ -80,7 +80,7 @@ def _what_is_wrong(root: Path, kind: Kind, whole: Expected, job: Job, mode: Any)
             if differ.any():
                 return f"{name} is another than before, of steps {steps[differ][:5]}"
         if mode == "a":
-            buffer.seal()
+            buffer.flush(recompress=True)
     return None
 
 

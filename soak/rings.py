@@ -81,7 +81,7 @@ class Steps:
         for env in range(self.n_envs):
             if not there[env]:
                 continue
-            batch = buffer.recent(np.arange(there[env]), env)
+            batch = buffer.at(buffer.steps(np.arange(there[env]), env))
             expected = np.array(self.taken[env][: -there[env] - 1 : -1], np.int64)
             np.testing.assert_array_equal(numbers_of(batch["obs"], frames), expected[:, 0])
             np.testing.assert_array_equal(numbers_of(batch["next_obs"], frames), expected[:, 1])
@@ -225,7 +225,7 @@ def _sb3_rollout(path: Path, rng: np.random.Generator, held: Held, **shape: Any)
     assert report.problems == [], report.problems
     with db.ReplayBuffer(path) as reopened:
         for env in range(n_envs):
-            found = numbers_of(reopened.recent(np.arange(reopened.counts()[0][env]), env)["obs"], False)
+            found = numbers_of(reopened.at(reopened.steps(np.arange(reopened.counts()[0][env]), env))["obs"], False)
             numbers = [number for number, _, _ in steps.taken[env][:-1]]  # what comes after the last is not known yet
             assert len(found) >= length - 1, f"{len(found)} steps are there, expected {length - 1} at least"
             np.testing.assert_array_equal(found, numbers[: -len(found) - 1 : -1])

@@ -357,7 +357,7 @@ class _Replay:
         if what in ("close", "flush"):
             getattr(self.ours, str(what))()
         elif what == "seal" and self.ours.stored.writes:
-            self.ours.stored.buffer.seal()
+            self.ours.stored.buffer.flush(recompress=True)
         elif what in ("reopen", "kill") and not self.options.get("copy_info_dict"):
             if what == "kill" and self.ours.stored.writes:
                 copy_while_open(self.path, path := self.path.with_name(f"{self.path.name}+"))

@@ -418,7 +418,7 @@ def together(path: Path, seed: int, schedule: Schedule) -> None:
         if what < 0.4:
             buffer.flush()
         elif what < 0.7:
-            buffer.seal()
+            buffer.flush(recompress=True)
         elif what < 0.85:
             buffer.copies.mark("one", replace=True)
         elif len(buffer):

@@ -99,7 +99,7 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
     _remember(path, 0)
     _add(buffer, kind, rng, 30 if kind.capacity is None else 70, ends_at=11)
     if kind.sealed:
-        buffer.seal()
+        buffer.flush(recompress=True)
     _remember(path, 1)
     _add(buffer, kind, rng, 23, ends_at=9)
     _remember(path, 2)
@@ -232,7 +232,7 @@ def observe(path: Path, mode: Any, streams: int, steps: Array | None = None) -> 
         _ask_all(seen, buffer, streams, steps)
         if mode == "a":
             with contextlib.suppress(db.DiskBufferError):
-                buffer.seal()
+                buffer.flush(recompress=True)
             _ask_all(seen, buffer, streams, steps)
     finally:
         with _noted(seen, "close"):

@@ -195,7 +195,9 @@ class World:
     def _recent(self) -> Iterator[int]:
         rng = np.random.default_rng(self.seed)
         while True:
-            yield self.kind.check(self.buffer.recent(rng.integers(0, 40, 120), rng.integers(0, ENVS, 120)), self.named)
+            yield self.kind.check(
+                self.buffer.at(self.buffer.steps(rng.integers(0, 40, 120), rng.integers(0, ENVS, 120))), self.named
+            )
 
     def _whole_episodes(self) -> Iterator[int]:
         while True:

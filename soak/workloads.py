@@ -503,7 +503,7 @@ class Driver:
             setattr(Files, "sync", real)  # noqa: B010
 
     def _seal(self) -> None:
-        self._call("seal", self._buffer.seal)
+        self._call("seal", lambda: self._buffer.flush(recompress=True))
 
     def _reopen(self) -> None:
         self._call("close", self._buffer.close, flushes=True)

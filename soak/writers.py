@@ -230,7 +230,7 @@ class Writer:
     _extend = extend
 
     def _seal(self) -> None:
-        self.buffer.seal()
+        self.buffer.flush(recompress=True)
 
     def _flush(self) -> None:
         self.buffer.flush()

@@ -140,7 +140,7 @@ def test_keys_of_dicts_stay_what_they_are(tmp_path: Path) -> None:
     env = Counting(keys=KEYS)
     with db.ReplayBuffer(tmp_path / "store", env=env) as buffer:
         seen = play(env, buffer, 30)
-        buffer.seal()
+        buffer.flush(recompress=True)
         assert sum(path.startswith("obs/") for path in buffer.columns) == len(KEYS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
     with db.ReplayBuffer(tmp_path / "store", env=env) as buffer:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import diskbuffer as db
+from diskbuffer.columns.columns import Columns
 from diskbuffer.commands.app import COMMANDS, build
 from diskbuffer.integers import integer
 
@@ -72,10 +73,10 @@ CASES: dict[str, tuple[int, Call]] = {
     "ReplayBuffer.loader(threads)": (1, lambda b, v: _first(b.loader(3, threads=v))),
     "ReplayBuffer.loader(rank)": (1, lambda b, v: _first(b.loader(3, db.Uniform(0), rank=v, world_size=2))),
     "ReplayBuffer.loader(world_size)": (2, lambda b, v: _first(b.loader(3, db.Uniform(0), rank=0, world_size=v))),
-    "ReplayBuffer.map(batch_size)": (9, lambda b, v: b.columns.map(lambda x: x["reward"], v, out="o", progress=False)),
-    "ReplayBuffer.map(prefetch)": (2, lambda b, v: b.columns.map(lambda x: x["reward"], 9, out="o", prefetch=v, progress=False)),
-    "ReplayBuffer.map(threads)": (1, lambda b, v: b.columns.map(lambda x: x["reward"], 9, out="o", threads=v, progress=False)),
-    "ReplayBuffer.recent(n_step)": (2, lambda b, v: b.recent([3], n_step=v)),
+    "Columns.map(batch_size)": (9, lambda b, v: b.columns.map(lambda x: x["reward"], v, out="o", progress=False)),
+    "Columns.map(prefetch)": (2, lambda b, v: b.columns.map(lambda x: x["reward"], 9, out="o", prefetch=v, progress=False)),
+    "Columns.map(threads)": (1, lambda b, v: b.columns.map(lambda x: x["reward"], 9, out="o", threads=v, progress=False)),
+    "ReplayBuffer.at(n_step)": (2, lambda b, v: b.at(b.steps([3]), n_step=v)),
     "ReplayBuffer.resize(capacity)": (200, lambda b, v: b.resize(v)),
     "Mixture.loader(batch_size)": (3, lambda b, v: _first(db.Mixture([(b, 1.0)]).loader(v))),
     "Mixture.loader(prefetch)": (2, lambda b, v: _first(db.Mixture([(b, 1.0)]).loader(3, prefetch=v))),
@@ -104,14 +105,13 @@ CASES: dict[str, tuple[int, Call]] = {
 }
 # Whose annotation does not say that they are integers.
 ARRAYS: dict[str, tuple[int, Call]] = {
-    "ReplayBuffer.recent(ages)": (1, lambda b, v: b.recent([v])),
-    "ReplayBuffer.recent(envs)": (1, lambda b, v: b.recent([0], v)),
-    "ReplayBuffer.recent(envs), a list": (1, lambda b, v: b.recent([0], [v])),
-    "ReplayBuffer.recent_steps(envs)": (1, lambda b, v: b.recent_steps([0], v)),
+    "ReplayBuffer.steps(ages)": (1, lambda b, v: b.at(b.steps([v]))),
+    "ReplayBuffer.steps(envs)": (1, lambda b, v: b.at(b.steps([0], v))),
+    "ReplayBuffer.steps(envs), a list": (1, lambda b, v: b.at(b.steps([0], [v]))),
     "ReplayBuffer.cut_off(envs)": (1, lambda b, v: b.cut_off(v)),
     "ReplayBuffer.at(steps)": (0, lambda b, v: b.at([v])),
     "ReplayBuffer.remaining(steps)": (0, lambda b, v: b.remaining([v])),
-    "ReplayBuffer.write(steps)": (0, lambda b, v: b.columns.write("w", [v], [0.0])),
+    "Columns.write(steps)": (0, lambda b, v: b.columns.write("w", [v], [0.0])),
     "Uniform(max_age)": (2, _drawn(lambda v: db.Uniform(max_age=v))),
     "Slices(max_age)": (4, _drawn(lambda v: db.Slices(2, max_age=v))),
 }
@@ -165,14 +165,14 @@ def _refuses_none(name: str) -> bool:
 def _integers() -> dict[str, str]:
     """Return the annotations of all integers that public classes and functions take."""
     found = dict[str, str]()
-    for public in db.__all__:
-        thing = getattr(db, public)
+    for public in (*db.__all__, "Columns"):
+        thing = Columns if public == "Columns" else getattr(db, public)
         if not callable(thing) or public in ("Report", "Problem"):  # what `check` returns
             continue
-        functions = {public: thing}
+        functions = {} if thing is Columns else {public: thing}  # which nobody makes
         if inspect.isclass(thing):
             methods = inspect.getmembers(thing, inspect.isfunction)
-            left_out = () if thing is db.ReplayBuffer else _INTERNAL
+            left_out = () if thing in (db.ReplayBuffer, Columns) else _INTERNAL
             functions |= {f"{public}.{n}": f for n, f in methods if not n.startswith("_") and n not in left_out}
         for where, function in functions.items():
             try:

@@ -303,7 +303,7 @@ class World:
             steps = stream.steps[len(stream.steps) - counts[s] :]
             if not steps:
                 continue
-            batch = self.buffer.recent(np.arange(len(steps))[::-1].copy(), s, n_step=N_STEP, gamma=GAMMA)
+            batch = self.buffer.at(self.buffer.steps(np.arange(len(steps))[::-1].copy(), s), n_step=N_STEP, gamma=GAMMA)
             folded = [[o for o in steps[n : n + N_STEP] if o["episode"] == step["episode"]] for n, step in enumerate(steps)]
             rewards = [sum(GAMMA**k * float(step["reward"]) for k, step in enumerate(some)) for some in folded]
             np.testing.assert_allclose(batch["reward"].numpy(), rewards, rtol=1e-5, atol=1e-6)
@@ -415,7 +415,7 @@ def play(world: World, data: st.DataObject) -> None:
         elif what == "flush":
             world.buffer.flush()
         elif what == "seal":
-            world.buffer.seal()
+            world.buffer.flush(recompress=True)
         elif what == "cut":
             world.cut_off()
         elif what == "reopen":

@@ -111,7 +111,7 @@ def test_a_reader_follows_its_writer(tmp_path: Path, experience: type[Experience
                 over = buffer.episodes[buffer.episodes.ending != "running"]
                 buffer.tag("some", over.start[rng.random(len(over)) < 0.5])
             if rng.random() < 0.2:
-                buffer.seal()
+                buffer.flush(recompress=True)
             version = reader.version
             assert reader.refresh()
             assert reader.version > version

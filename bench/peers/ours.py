@@ -21,7 +21,7 @@ def filled(transitions: Transitions, directory: Path, seed: int) -> db.ReplayBuf
     columns = {"obs": db.Column(frames.shape[1:], frames.dtype.name), "action": db.Column((), "int64")}
     buffer = db.ReplayBuffer(directory / "store", transitions.n, columns=columns, frame_stack=transitions.stack, seed=seed)
     buffer.extend(obs=frames, action=transitions.action, reward=transitions.reward)
-    buffer.seal()
+    buffer.flush(recompress=True)
     return buffer
 
 

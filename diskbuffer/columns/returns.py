@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Returns:
-    """What to compute, from which columns, into which; see `ReplayBuffer.returns_and_advantages`.
+    """What to compute, from which columns, into which; see `Columns.returns_and_advantages`.
 
     Attributes
     ----------

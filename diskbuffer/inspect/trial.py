@@ -192,7 +192,7 @@ def trial(asked: Asked, place: Path, parent: int) -> Trial:
         adding, limited = _play(source, buffer, place, _PLAYING * asked.seconds, parent)
         played = max(1, len(buffer) - already)
         live = ratios(store, sealed=False)
-        buffer.seal()
+        buffer.flush(recompress=True)
         sealed = ratios(store, sealed=True)
         sampling = _sample(buffer, asked.batch_size, (1 - _FIRST - _PLAYING) * asked.seconds)
         after, figures = anonymous_bytes(), buffer.stats()

@@ -21,7 +21,7 @@ from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import integers, step_names
 from diskbuffer.native.sampling import Philox
-from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
+from diskbuffer.native.single_steps import copy_numbered, copy_random
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
@@ -221,23 +221,26 @@ class BatchReader(ABC):
         """Return the names of drawn steps."""
         return drawn.positions.copy() if self.streams == 1 else drawn.positions * self.streams + drawn.streams
 
-    def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
-        """Return given steps, or the sequences of `length` steps that they start."""
+    def at(self, steps: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
+        """Return given steps, or the sequences that they start, in a form."""
         ids = step_names(steps)
-        batch = self._at_once(paths, copy_numbered, ids) if length is None else None
+        single = isinstance(form, Steps) and form.length is None and not form.apart
+        batch = self._at_once(paths, copy_numbered, ids) if single else None
         if batch is not None:
             return batch
-        return self._delivered(self.planned_at(ids, length, paths), kept=paths is None)
+        self.gatherer.call_helpers()
+        return self._delivered(self.planned_at(ids, form, paths), kept=paths is None)
 
-    def planned_at(self, ids: Int64, length: int | None, paths: tuple[str, ...] | None) -> Planned:
+    def planned_at(self, ids: Int64, form: Form, paths: tuple[str, ...] | None) -> Planned:
         """Plan a batch of given steps, or of the sequences that they start."""
+        length = form.length if isinstance(form, Steps) else None
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        return self.plan(self.draw_named(ids, length), Steps(length), paths)
+        return self.plan(self.draw_named(ids, length), form, paths)
 
     def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
-        batch = self.at([episode.start], episode.length, paths)
+        batch = self.at([episode.start], Steps(episode.length), paths)
         found: Batch = one_of(batch, 0)
         if "obs" in found:
             found["obs"] = _with_last(found["obs"], found.pop("next_obs"))
@@ -259,16 +262,6 @@ class BatchReader(ABC):
             return Draw(streams, positions, starts, ends)
 
         return draw
-
-    def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
-        """Return steps by how many steps of their stream came after them."""
-        back, of = _by_age(ages, streams)
-        single = isinstance(form, Steps) and form.length is None
-        batch = self._at_once(paths, copy_recent, back, of) if single else None
-        if batch is not None:
-            return batch
-        self.gatherer.call_helpers()
-        return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None)
 
     def single_steps(self, paths: tuple[str, ...] | None) -> SingleSteps | None:
         """Return what reads single steps without a plan; None where there are stacks, or chunks.

@@ -169,7 +169,7 @@ class Prioritized(Sampler):
         """Set the priorities of steps that were drawn; return of how many, as those evicted since are left out.
 
         Where a writer of several has cleared its store since the last `refresh`, its steps may be counted, too, as by
-        `ReplayBuffer.write`.
+        `Columns.write`.
 
         Parameters
         ----------

@@ -94,7 +94,7 @@ def test_a_buffer_takes_dicts_in_dicts(nest: dict[str, Any]) -> None:
         with db.ReplayBuffer(Path(directory) / "store", 100, columns=columns | {"action": Column()}) as buffer:
             for t in range(3):
                 buffer.add(arrays(nest, t), 0.0, 0.0, arrays(nest, t + 1), t == 2, False)
-            batch = buffer.recent(np.arange(3)[::-1].copy(), np.zeros(3, np.int64))
+            batch = buffer.at(buffer.steps(np.arange(3)[::-1].copy(), np.zeros(3, np.int64)))
             for t in range(3):
                 assert equal(taken(batch["obs"], t), arrays(nest, t))
                 assert equal(taken(batch["next_obs"], t), arrays(nest, t + 1))

@@ -124,7 +124,7 @@ def test_workers_and_later_epochs_see_what_a_living_writer_adds(
         )
         newest = []
         for _ in range(2):
-            before, seen = int(buffer.recent_steps([0])[0]), 0
+            before, seen = int(buffer.steps([0])[0]), 0
             for n, batch in enumerate(loader):
                 world.check_batch(batch)
                 seen = max(seen, int(batch["steps"].max()))

@@ -468,7 +468,7 @@ def test_a_kill_while_it_dumps_leaves_the_old_snapshot_or_the_new(tmp_path: Path
     ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
     ours.dumps(tmp_path / "first")
     ours.extend(TensorDict({"x": torch.arange(20, 50)}, [30]))
-    ours.storage.stored.buffer.seal()
+    ours.storage.stored.buffer.flush(recompress=True)
     shutil.copytree(tmp_path / "first", tmp_path / "all")
     every = changes_until(math.inf, lambda: ours.storage.dumps(tmp_path / "all" / "storage"))
     # Those of whole snapshots; one that is being built is named within the directory that it is in.

@@ -227,7 +227,7 @@ def function(batch):
     print(done, flush=True)
     time.sleep(0.005)
     return batch["action"].float() * 3
-buffer.map(function, 16, "triple", resume=True, progress=False)
+buffer.columns.map(function, 16, "triple", resume=True, progress=False)
 print("end", flush=True)
 buffer.close()
 """

@@ -185,7 +185,7 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
         at = steps_of(buffer)
         for name in ("alpha", "beta"):
             buffer.columns.write(name, at, np.ones(len(at), np.float32))
-        buffer.seal()
+        buffer.flush(recompress=True)
     pristine, found, nth, done = tmp_path / "pristine", set(), 0, False
     path.rename(pristine)
     while not done:

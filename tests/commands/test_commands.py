@@ -282,7 +282,7 @@ def test_a_damaged_frame_is_left_out_of_a_picture(tmp_path: Path, capsys: pytest
     path = tmp_path / "store"
     fill(path, PIXELS, steps=100)
     with db.ReplayBuffer(path) as buffer:
-        buffer.seal()
+        buffer.flush(recompress=True)
     sealed = path / "obs" / "c.0.0.0"
     data = bytearray(sealed.read_bytes())
     data[40] ^= 1

@@ -136,9 +136,10 @@ def described(path: Path) -> dict[str, Any]:
     """Return what a buffer tells of itself."""
     with db.ReplayBuffer(path, mode="r") as buffer:
         layout = buffer._store.layout
-        names = ("columns", "derived", "tags", "metadata", "environment", "frame_stack", "n_envs", "capacity")
+        names = ("columns", "tags", "metadata", "environment", "frame_stack", "n_envs", "capacity")
         of_layout = ("padding", "autoreset", "capacity_each", "chunks_of")
-        return {name: getattr(buffer, name) for name in names} | {name: getattr(layout, name) for name in of_layout}
+        found = {name: getattr(buffer, name) for name in names} | {name: getattr(layout, name) for name in of_layout}
+        return found | {"derived": buffer.columns.derived}
 
 
 def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:

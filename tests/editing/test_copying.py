@@ -158,7 +158,7 @@ def test_a_copied_ring_goes_on_as_a_ring(tmp_path: Path) -> None:
 def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 25, capacity=None, columns=stores.COLUMNS["frames"], segment_rows=8)
     with db.ReplayBuffer(made.path) as buffer:
-        buffer.seal()
+        buffer.flush(recompress=True)
     editing.copy(made.path, tmp_path / "copy", progress=False)
     editing.copy(made.path, tmp_path / "resized", capacity=70, progress=False)
     editing.copy(made.path, tmp_path / "stacked", frame_stack=2, progress=False)
@@ -272,5 +272,5 @@ def test_a_full_disk_is_told_and_leaves_nothing_at_the_place(tmp_path: Path, mon
     stores.assert_same(stores.episodes(tmp_path / "copy"), stores.episodes(made.path))
 
 
-def interrupted(_: Any) -> None:
+def interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt

@@ -181,11 +181,11 @@ def looked_up(buffer: db.ReplayBuffer) -> Values:
     if buffer._gathered is None:
         for env in np.flatnonzero(counts[: buffer.n_envs]).tolist():
             ages = Numbers(2, env).integers(int(counts[env]), (30,))
-            yield "by age", buffer.recent(ages, env)
-            yield "by age", buffer.recent_steps(ages, env)
-            yield "by age, n-step returns", buffer.recent(ages, env, n_step=4, gamma=0.9)
-            yield "by age, apart", buffer.recent(ages, env, apart=True)
-            yield "by age, one column", buffer.recent(ages, env, columns=["reward"])
+            yield "by age", buffer.at(buffer.steps(ages, env))
+            yield "by age", buffer.steps(ages, env)
+            yield "by age, n-step returns", buffer.at(buffer.steps(ages, env), n_step=4, gamma=0.9)
+            yield "by age, apart", buffer.at(buffer.steps(ages, env), copy=True)
+            yield "by age, one column", buffer.at(buffer.steps(ages, env), columns=["reward"])
 
 
 def mixed(open_: Callable[[Path, int], Any], path: Path, threads: int, sizes: tuple[int, ...]) -> Values:

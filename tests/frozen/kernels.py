@@ -378,7 +378,7 @@ def _parts(path: Path) -> Iterator[Any]:
     numbers = Numbers(14)
     for store in ("vectors", "noise"):
         with STORES[store].open(path / store, 1) as buffer:
-            buffer.seal()  # else some shards would be sealed in the meantime, and shorter than they were
+            buffer.flush(recompress=True)  # else some shards would be sealed in the meantime, and shorter than they were
             pool = buffer._reader.pool
             for sampler in (db.Uniform(1), db.Uniform(2, n_step=3), db.Slices(5, 3, burn_in=2), db.Slices(5, 4, crossing=True)):
                 planned = buffer._planned(40, sampler)
@@ -428,4 +428,4 @@ def _single_steps(path: Path) -> Iterator[Any]:
             for n in (1, 7, 200):
                 buffer._reader.gatherer._cold = False  # as far as page faults tell, which are other ones in each run
                 yield _without_steps(buffer.at(steps[numbers.integers(len(steps), (n,))]))
-                yield _without_steps(buffer.recent(numbers.integers(100, (n,)), numbers.integers(2, (n,))))
+                yield _without_steps(buffer.at(buffer.steps(numbers.integers(100, (n,)), numbers.integers(2, (n,)))))

@@ -229,7 +229,7 @@ def _frames(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 def _sealed(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     with db.ReplayBuffer(path / "store", columns=PIXELS, frame_stack=4, segment_rows=64, seed=3, threads=threads) as buffer:
         fill(buffer, PIXELS, 26)
-        buffer.seal()
+        buffer.flush(recompress=True)
         yield buffer
 
 
@@ -268,7 +268,7 @@ def _colour(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     columns = {"obs": db.Column((21, 20, 3), "uint8"), "action": db.Column((), "int32")}
     with db.ReplayBuffer(path / "store", columns=columns, frame_stack=2, segment_rows=64, seed=3, threads=threads) as buffer:
         fill(buffer, columns, 20)
-        buffer.seal()
+        buffer.flush(recompress=True)
         fill(buffer, columns, 5, first=20)
         yield buffer
 
@@ -278,7 +278,7 @@ def _noise(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(path / "store", columns=columns, segment_rows=64, chunk_rows=8, seed=3, threads=threads) as buffer:
         fill(buffer, columns, 20, noise=True)
-        buffer.seal()
+        buffer.flush(recompress=True)
         fill(buffer, columns, 5, first=20, noise=True)
         yield buffer
 
@@ -315,7 +315,7 @@ def _codecs(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     }
     with db.ReplayBuffer(path / "store", columns=columns, segment_rows=64, seed=3, threads=threads) as buffer:
         fill(buffer, columns, 18)
-        buffer.seal()
+        buffer.flush(recompress=True)
         yield buffer
 
 
@@ -410,7 +410,7 @@ def _webp(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     columns = {"obs": db.Column((34, 33, 3), "uint8", codec="webp:80"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(path / "store", columns=columns, frame_stack=2, segment_rows=64, seed=3, threads=threads) as buffer:
         fill(buffer, columns, 18)
-        buffer.seal()
+        buffer.flush(recompress=True)
         yield buffer
 
 

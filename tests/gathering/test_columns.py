@@ -100,7 +100,7 @@ def test_one_process_writes_columns(tmp_path: Path) -> None:
             lambda: learner.add(np.zeros(5), 0, 0.0, np.zeros(5), False, False),
             lambda: learner.extend(obs=np.zeros((2, 5)), action=[0], reward=[0.0]),
             learner.clear,
-            learner.seal,
+            lambda: learner.flush(recompress=True),
         ]
         for write in writes:
             with pytest.raises(db.errors.ReadOnlyError, match="writer="):

@@ -44,7 +44,7 @@ def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
                     writer.buffer.close()
                     writer.open()
                 elif what < 0.4:
-                    writer.buffer.seal()
+                    writer.buffer.flush(recompress=True)
                 learner.refresh()
                 there = learner.steps()
                 if what < 0.5:
@@ -75,7 +75,7 @@ def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixtu
     writers = [Writer(root, f"w{n}", 1, (5,), 5000, 1) for n in range(2)]
     for writer in writers:
         writer.extend(0, 2000, numbers, ends=True)
-        writer.buffer.seal()
+        writer.buffer.flush(recompress=True)
     with db.ReplayBuffer(root, mode="r", seed=1) as learner:
         learner.copies.mark("first")
         sealed = [file for file in (root / "_shared/marks/first/w0/action").glob("c.*") if file.stat().st_nlink > 1]

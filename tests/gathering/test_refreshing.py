@@ -62,7 +62,7 @@ CHANGES: dict[str, Callable[[Writer], object]] = {
     "one that comes after": lambda writer: step(writer, 3, False),
     "a cut": lambda writer: writer.buffer.cut_off(),
     "segments": lambda writer: writer.extend(0, 3000, itertools.count(10), ends=True),
-    "a seal": lambda writer: writer.buffer.seal(),
+    "a seal": lambda writer: writer.buffer.flush(recompress=True),
     "a column": lambda writer: writer.buffer.columns.write("score", writer.buffer.steps(), np.ones(len(writer.buffer))),
     "none of it": lambda writer: writer.buffer.columns.remove("score"),
     "a close": lambda writer: reopen(writer),
@@ -127,7 +127,7 @@ def test_a_store_that_others_evict_from_is_not_read_anew(
     if how != "killed":
         dead.extend(0, 700, itertools.count(10_000), ends=True)
     if how == "sealed":
-        dead.buffer.seal()
+        dead.buffer.flush(recompress=True)
     dead.buffer.close()
     built: list[Path] = []
     build = restore_index.build_index

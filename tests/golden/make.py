@@ -310,6 +310,8 @@ def write(store: Golden, path: Path) -> db.ReplayBuffer:
                 buffer.tag(action.tag, [starts[at] * store.n_envs + at[0] for at in action.at])
             case "mark":
                 buffer.copies.mark(str(action.tag))
+            case "seal":
+                buffer.flush(recompress=True)
             case name:
                 getattr(buffer, name)()
     return buffer
@@ -369,7 +371,7 @@ def finish(store: Golden, path: Path) -> None:
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     elif store.end == "live":
         with write(store, path.with_name("lives")) as buffer:
-            buffer.seal()  # or files would come and go while they are copied
+            buffer.flush(recompress=True)  # or files would come and go while they are copied
             shutil.copytree(path.with_name("lives"), path)
     else:
         write(store, path).close()

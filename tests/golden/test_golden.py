@@ -86,7 +86,7 @@ def go_on(buffer: db.ReplayBuffer, store: Golden, expected: Contents) -> None:
     assert buffer.extend(**nested, env=0, new_episode=[True] + [False] * (n - 1)) == n
     if store.capacity is None:
         assert len(buffer) == before + n
-    batch = dict(flat(buffer.recent(np.arange(n)[::-1])))
+    batch = dict(flat(buffer.at(buffer.steps(np.arange(n)[::-1]))))
     np.testing.assert_array_equal(batch["action"], given["action"])
     np.testing.assert_array_equal(batch["reward"], given["reward"])
 
@@ -122,7 +122,7 @@ def test_a_golden_store_is_written_to_and_read_again(name: str, number: int, tmp
         with db.ReplayBuffer(path, mode="r+", threads=1) as buffer:  # which nothing was done to
             compare(buffer, store, expected)
             go_on(buffer, store, expected)
-            buffer.seal()
+            buffer.flush(recompress=True)
         require_ok(db.check(path, progress=False))
         for mark, there in expected.marks.items():
             with db.ReplayBuffer(path, mode="r+", mark=mark, threads=1) as buffer:

@@ -35,7 +35,7 @@ def fill(path: Path, shape: tuple[int, ...], steps: int, *, noise: bool) -> None
         frames[:, 0] = rng.integers(0, 256, (steps + 1, *shape[1:]))
     with db.ReplayBuffer(path, columns=columns, segment_rows=256) as buffer:
         buffer.extend(frames, np.zeros(steps, np.int64), np.zeros(steps))
-        buffer.seal()
+        buffer.flush(recompress=True)
 
 
 def test_the_parts_add_up_and_nothing_is_written(tmp_path: Path) -> None:

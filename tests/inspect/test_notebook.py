@@ -351,7 +351,7 @@ def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Ca
 def test_looking_changes_no_byte(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as writer:
         fill(writer, np.random.default_rng(0))
-        writer.seal()  # or that goes on in the background
+        writer.flush(recompress=True)  # or that goes on in the background
         before = contents(tmp_path / "store")
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             for shown in (reader, reader.episodes, reader.episodes[0]):
@@ -525,7 +525,7 @@ def test_a_step_of_a_data_set_costs_its_own_chunk(tmp_path: Path) -> None:
     world = Experience(episode=20)
     with world.open(tmp_path / "store", segment_rows=512) as buffer:
         Feeder(world, buffer).add(3000)
-        buffer.seal()
+        buffer.flush(recompress=True)
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         names = buffer.steps()
         assert (buffer.at(names)["steps"].numpy() == names).all()  # all files are mapped now

@@ -64,7 +64,7 @@ def test_a_store_takes_what_is_forecast(tmp_path: Path, columns: dict[str, db.Co
             end = np.arange(length) == length - 1
             actions = np.zeros((length, *action.shape), action.np_dtype)
             buffer.extend(frames, actions, np.zeros(length), terminated=end, env=n % n_envs)
-        buffer.seal()
+        buffer.flush(recompress=True)
         taken = buffer.stats()["disk_bytes"]
     layout = layout_of(columns, capacity=capacity, n_envs=n_envs, segment_rows=256)
     sizes = []
@@ -413,7 +413,7 @@ def test_a_forecast_is_within_a_fifth_of_what_a_run_takes(tmp_path: Path) -> Non
     with db.ReplayBuffer(tmp_path / "store", 3000, **source.options, frame_stack=4) as buffer:
         for _ in range(5000):
             buffer.add(**source.step())
-        buffer.seal()
+        buffer.flush(recompress=True)
         taken = buffer.stats()["disk_bytes"]
     source.close()
     assert found.figures.disk == pytest.approx(taken, rel=0.2)

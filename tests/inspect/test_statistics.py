@@ -295,7 +295,7 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.Cap
     with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=64) as buffer:
         buffer.extend(rng.integers(0, 256, (301, 40, 40), np.uint8), np.arange(300) % 5, rng.normal(size=300))
         buffer.cut_off()
-        buffer.seal()
+        buffer.flush(recompress=True)
     file = tmp_path / "store/obs/c.1.0.0"
     data = bytearray(file.read_bytes())
     data[1000] ^= 255

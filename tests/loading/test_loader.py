@@ -253,7 +253,7 @@ def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 4) -> None:
 @pytest.fixture
 def damaged(buffer: db.ReplayBuffer) -> tuple[int, list[int]]:
     """Damage chunk 4 of a sealed segment of `buffer`; return its stream, and the steps of its rows."""
-    buffer.seal()
+    buffer.flush(recompress=True)
     table = {name: np.asarray(buffer.zarr[f"_segments/{name}"]) for name in ("stream", "first_row", "length")}
     slot = int(np.flatnonzero((table["first_row"] == 64) & (table["length"][:, 0] > 0))[0])
     damage(buffer.path / "obs" / f"c.{slot}.0.0", 4)
@@ -301,7 +301,7 @@ def test_an_error_comes_in_its_turn_and_a_new_loop_goes_on_there(damaged: tuple[
 
 
 def test_an_index_entry_that_points_outside_is_found(buffer: db.ReplayBuffer) -> None:
-    buffer.seal()
+    buffer.flush(recompress=True)
     buffer.close()
     for file in (buffer.path / "obs").glob("c.*"):
         data = bytearray(file.read_bytes())
@@ -312,7 +312,7 @@ def test_an_index_entry_that_points_outside_is_found(buffer: db.ReplayBuffer) ->
 
 
 def test_an_index_entry_of_a_live_shard_that_points_outside_is_found(buffer: db.ReplayBuffer) -> None:
-    buffer.seal()  # or the sealing thread puts other files beside these, and in their places
+    buffer.flush(recompress=True)  # or the sealing thread puts other files beside these, and in their places
     for file in (buffer.path / "obs").glob("c.*"):
         with file.open("r+b") as shard:
             shard.seek(-256, 2)
@@ -325,7 +325,7 @@ def test_an_index_entry_of_a_live_shard_that_points_outside_is_found(buffer: db.
 
 
 def test_a_shard_that_was_cut_short_is_found(buffer: db.ReplayBuffer) -> None:
-    buffer.seal()
+    buffer.flush(recompress=True)
     buffer.close()
     for file in (buffer.path / "obs").glob("c.*"):
         with file.open("r+b") as shard:

@@ -165,7 +165,7 @@ class World:
         buffer.clear()
 
     def seal(self, buffer: db.ReplayBuffer) -> None:
-        buffer.seal()
+        buffer.flush(recompress=True)
 
     def flush(self, buffer: db.ReplayBuffer) -> None:
         buffer.flush()

@@ -66,7 +66,7 @@ def test_helpers_are_kept_for_the_next_batch_and_end_when_they_are_closed(buffer
 
 
 def test_damage_is_found_whoever_finds_it(buffer: db.ReplayBuffer) -> None:
-    buffer.seal()
+    buffer.flush(recompress=True)
     root = buffer._store.files.root
     path = root / buffer._store.layout.data_file("obs", 0)
     with db.ReplayBuffer(root, mode="r") as other:

@@ -132,7 +132,7 @@ def test_episodes_are_iterated_and_those_that_are_evicted_left_out(tmp_path: Pat
 @pytest.mark.parametrize("columns", [["reward"], ["obs/b"], ["terminated", "obs/a", "action"]])
 def test_recent_steps_have_the_columns_that_are_asked_for(columns: list[str], tmp_path: Path) -> None:
     with made(tmp_path / "store", (4, 3)) as buffer:
-        everything, some = buffer.recent([5, 0, 2]), buffer.recent([5, 0, 2], columns=columns)
+        everything, some = buffer.at(buffer.steps([5, 0, 2])), buffer.at(buffer.steps([5, 0, 2]), columns=columns)
         assert some["steps"].tolist() == everything["steps"].tolist()
         paths = flatten(some)
         wanted = {*columns, *(f"next_{path}" for path in columns if path.startswith("obs"))}
@@ -143,10 +143,10 @@ def test_recent_steps_have_the_columns_that_are_asked_for(columns: list[str], tm
 
 def test_columns_of_recent_steps_go_with_single_steps(tmp_path: Path) -> None:
     with made(tmp_path / "store", (4, 3)) as buffer:
-        with pytest.raises(db.InputError, match="n_step=1"):
-            buffer.recent([0], n_step=3, columns=["reward"])
-        with pytest.raises(db.InputError, match="apart=False"):
-            buffer.recent([0], apart=True, columns=["obs/a"])
+        with pytest.raises(db.InputError, match="n_step= and copy= go with single steps"):
+            buffer.at(buffer.steps([0]), n_step=3, columns=["reward"])
+        with pytest.raises(db.InputError, match="n_step= and copy= go with single steps"):
+            buffer.at(buffer.steps([0]), copy=True, columns=["obs/a"])
         with pytest.raises(db.InputError, match="no column 'nope'"):
-            buffer.recent([0], columns=["nope"])
-        assert len(buffer.recent([0])["steps"]) == 1
+            buffer.at(buffer.steps([0]), columns=["nope"])
+        assert len(buffer.at(buffer.steps([0]))["steps"]) == 1

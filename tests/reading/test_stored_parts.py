@@ -75,7 +75,7 @@ def test_batches_are_the_same_wherever_they_are_decoded(
         for _ in range(3):
             extend(buffer, random, 12, compressible)
             if random.random() < 0.5:
-                buffer.seal()
+                buffer.flush(recompress=True)
             size = int(random.integers(1, 40))
             planned = buffer._planned(size, SAMPLERS[sampler](seed))
             sent = undecoded(buffer, planned, 5)

@@ -26,7 +26,7 @@ def fill(path: Path, frames: Any, *, sealed: bool = True, **options: Any) -> Non
     with db.ReplayBuffer(path, STEPS, columns=columns, **options) as buffer:
         buffer.extend(obs=frames, action=np.arange(STEPS), reward=np.zeros(STEPS))
         if sealed:
-            buffer.seal()
+            buffer.flush(recompress=True)
 
 
 def place_of(buffer: db.ReplayBuffer, row: int) -> tuple[Path, int]:
@@ -58,7 +58,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, sealed: bool, stack: int, n
         for env in range(n_envs):
             buffer.extend(obs=frames[:: (-1) ** env], reward=np.zeros(STEPS), env=env)
         if sealed:
-            buffer.seal()
+            buffer.flush(recompress=True)
         for _ in range(20):  # with pages that are asked for ahead, and without
             batch = buffer.sample(64)
             at, env = np.divmod(batch["steps"].numpy(), n_envs)
@@ -116,7 +116,7 @@ def test_other_columns_are_read_by_chunks(tmp_path: Path, shape: dict[str, tuple
         rng = np.random.default_rng(0)
         obs: Any = {path.split("/")[-1]: rng.integers(0, 256, (STEPS + 1, *size), np.uint8) for path, size in shape.items()}
         buffer.extend(obs=obs if len(obs) > 1 else obs["obs"], reward=np.zeros(STEPS))
-        buffer.seal()
+        buffer.flush(recompress=True)
         batch, first = buffer.sample(64), next(iter(shape)).split("/")[-1]
         found = batch["obs"][first] if len(shape) > 1 else batch["obs"]
         assert (found.numpy() == obs[first][batch["steps"].numpy()]).all()

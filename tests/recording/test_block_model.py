@@ -281,7 +281,7 @@ def test_a_trajectory_of_all_environments_needs_no_next_obs(tmp_path: Path) -> N
             assert buffer.extend(obs[part], np.zeros((n, 3), int), np.ones((n, 3))) == 3 * n
         assert buffer.episodes.length.tolist() == [20] * 3
         for env in range(3):
-            batch = buffer.recent(np.arange(20)[::-1].copy(), env)
+            batch = buffer.at(buffer.steps(np.arange(20)[::-1].copy(), env))
             np.testing.assert_array_equal(batch["next_obs"].numpy(), obs[1:, env])
         with pytest.raises(db.InputError, match="give env= for those of one"):
             buffer.extend(obs[:, 0], np.zeros(20, int), np.ones(20))
@@ -295,7 +295,7 @@ def test_what_a_block_of_all_environments_evicts_is_the_oldest(tmp_path: Path) -
     with small(tmp_path / "store", n_envs=4, capacity=100) as buffer:
         buffer.extend(obs, np.arange(300)[:, None].repeat(4, axis=1), np.ones((300, 4)))
         for env in range(4):
-            assert buffer.recent(np.arange(25), env)["action"].tolist() == list(range(299, 274, -1))
+            assert buffer.at(buffer.steps(np.arange(25), env))["action"].tolist() == list(range(299, 274, -1))
 
 
 @pytest.mark.parametrize("wrong", ["nan", "stack"])

@@ -183,7 +183,7 @@ def test_a_kill_on_the_way_to_a_first_stack_leaves_no_frames_to_the_next_episode
         for stream in range(n_envs):
             there = int(copy.counts()[0][stream])
             assert there >= before
-            batch = copy.recent(np.arange(there)[::-1].copy(), stream)
+            batch = copy.at(copy.steps(np.arange(there)[::-1].copy(), stream))
             np.testing.assert_array_equal(batch["obs"].numpy(), np.concatenate([first[:-1], middle[:-1]])[:there])
 
     for n in np.random.default_rng(before).permutation(kills.n)[: amount(3, kills.n // 2)].tolist():
@@ -195,7 +195,7 @@ def test_a_kill_on_the_way_to_a_first_stack_leaves_no_frames_to_the_next_episode
                 copy.extend(then, [0] * 3, [1] * 3, env=stream)
         with db.ReplayBuffer(tmp_path / "copies" / str(n), autoreset="disabled") as copy:
             for stream in range(n_envs):
-                batch = copy.recent(np.arange(3)[::-1].copy(), stream)
+                batch = copy.at(copy.steps(np.arange(3)[::-1].copy(), stream))
                 np.testing.assert_array_equal(batch["obs"].numpy(), given[:-1], err_msg=f"{n}")
             assert copy.check(progress=False).ok
 
@@ -283,9 +283,9 @@ def test_a_warning_that_is_made_an_error_leaves_the_buffer_as_it_was(tmp_path: P
 def test_an_episode_goes_on_where_the_caller_says_so(at_once: bool, tmp_path: Path) -> None:
     with filled(tmp_path / "one") as buffer:
         stored = drifting(buffer, 50, new_episode=False)
-        batch = buffer.recent(np.arange(50)[::-1].copy(), n_step=3, gamma=1)
+        batch = buffer.at(buffer.steps(np.arange(50)[::-1].copy()), n_step=3, gamma=1)
         assert batch["reward"].tolist() == [3] * 48 + [2, 1]
-        batch = buffer.recent(np.arange(50)[::-1].copy())
+        batch = buffer.at(buffer.steps(np.arange(50)[::-1].copy()))
         np.testing.assert_array_equal(batch["obs"].numpy(), stored[:-1])
         np.testing.assert_array_equal(batch["next_obs"].numpy(), stored[1:])
         assert buffer.stats()["cut_off"] == 0
@@ -294,7 +294,7 @@ def test_an_episode_goes_on_where_the_caller_says_so(at_once: bool, tmp_path: Pa
                 drifted = stored[:-1] + 0.01 * np.arange(50, dtype=np.float32)[:, None]
                 for part in (slice(0, 20), slice(20, 50)):
                     other.extend(drifted[part], np.arange(50)[part], np.ones(50)[part], stored[1:][part], new_episode=False)
-                mine, whole = other.recent(np.arange(50)[::-1].copy()), batch
+                mine, whole = other.at(other.steps(np.arange(50)[::-1].copy())), batch
                 for name in whole:
                     np.testing.assert_array_equal(mine[name].numpy(), whole[name].numpy())
 
@@ -341,7 +341,7 @@ def test_an_environment_may_overwrite_the_array_that_it_returned(tmp_path: Path)
             array[:] = t + 1  # as step() does, with the array that the caller still holds as obs
             buffer.add(array, t, 1, array, t % 20 == 19, False, new_episode=False)
         assert buffer.episodes.length.tolist() == [20, 20, 20]
-        batch = buffer.recent(np.arange(60)[::-1].copy())
+        batch = buffer.at(buffer.steps(np.arange(60)[::-1].copy()))
         times = np.arange(60)
         np.testing.assert_array_equal(batch["next_obs"][:, 0].numpy(), times + 1)
         given = np.where(times % 20, times, times + 1)  # of an episode's first observation nothing is known
@@ -382,8 +382,8 @@ def test_an_extend_that_fails_within_a_lead_in_leaves_nothing_of_it(
                 buffer.extend(np.stack([many[k : k + 4] for k in range(4)]), np.zeros(3, int), np.ones(3))
         if then == "add":
             buffer.add(frames(9000, 1)[0], 1, 0.0, frames(9001, 1)[0], False, False)
-            np.testing.assert_array_equal(buffer.recent([0])["obs"][0, :, 0], [9000] * 4)
+            np.testing.assert_array_equal(buffer.at(buffer.steps([0]))["obs"][0, :, 0], [9000] * 4)
     with db.ReplayBuffer(tmp_path / "store") as buffer:
         if then == "add":
-            np.testing.assert_array_equal(buffer.recent([0])["obs"][0, :, 0], [9000] * 4)
+            np.testing.assert_array_equal(buffer.at(buffer.steps([0]))["obs"][0, :, 0], [9000] * 4)
         assert buffer.check(progress=False).ok

@@ -378,7 +378,7 @@ def test_ale_frames_are_recorded_as_its_vector_environment_gives_them(tmp_path: 
         assert sum(step["terminated"] or step["truncated"] for step in happened[0]) > 2
         for n in range(2):
             check(buffer, happened[n], n)
-        buffer.seal()
+        buffer.flush(recompress=True)
         stats = buffer.stats()
         rows = len(buffer) + len(buffer.episodes)  # and none for the frames before an episode's first
         assert rows * 84 * 84 <= stats["raw_bytes"] < (rows + 10) * (84 * 84 + 100)
@@ -696,7 +696,7 @@ def test_the_disk_space_of_what_is_evicted_is_really_free(tmp_path: Path) -> Non
         for _ in range(8):
             frames = rng.integers(0, 256, (201, 64, 64), np.uint8)  # these do not become smaller
             buffer.extend(frames, np.zeros(200, int), np.zeros(200), terminated=np.arange(200) == 199)
-            buffer.seal()
+            buffer.flush(recompress=True)
             taken.append(disk_bytes(tmp_path / "store" / "obs"))
             files.append(len(list((tmp_path / "store" / "obs").glob("c.*"))))
         assert buffer.stats()["disk_bytes"] >= taken[-1]
@@ -765,6 +765,8 @@ def test_each_environment_may_keep_its_own_newest_steps(tmp_path: Path) -> None:
         assert ever.tolist() == [170, 140, 45]
         assert ((there >= np.minimum(ever, 40)) & (there <= 40 + 16)).all()
         for env in range(3):
-            assert buffer.recent(np.arange(40), env)["action"].tolist() == list(range(ever[env] - 1, ever[env] - 41, -1))
+            assert buffer.at(buffer.steps(np.arange(40), env))["action"].tolist() == list(
+                range(ever[env] - 1, ever[env] - 41, -1)
+            )
     with pytest.raises(db.errors.SchemaError, match="capacity_each: stored True, asked for False"):
         db.ReplayBuffer(path, capacity_each=False)

@@ -162,7 +162,7 @@ def end():
         buffer.add(obs, n, 0.0, obs, False, False)
     assert (buffer._store.table.column("length") > 0).sum() + len(buffer._store.free) == buffer._store.table.slots
     assert len(buffer.sample(64)["steps"]) == 64
-    buffer.seal()
+    buffer.flush(recompress=True)
     assert buffer.stats()["unsealed"] == 0
     buffer.close()
     print("done", flush=True)

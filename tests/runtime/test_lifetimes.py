@@ -299,7 +299,7 @@ columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 sampler = db.Prioritized()
 buffer = db.ReplayBuffer(sys.argv[1], columns=columns)
 buffer.extend(np.zeros((6, 2), np.float32), np.zeros(5, int), np.zeros(5))
-buffer.write("value", buffer.steps(), np.ones(5))
+buffer.columns.write("value", buffer.steps(), np.ones(5))
 buffer.sample(4, sampler)
 sampler.update(buffer.steps(), np.ones(5))
 agent = buffer

@@ -243,7 +243,7 @@ def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(
     with world.open(tmp_path / "store", 100, segment_rows=8) as buffer:
         feed = feeder(world, buffer)
         feed.add(100)
-        buffer.seal()  # so that its files are not mapped
+        buffer.flush(recompress=True)  # so that its files are not mapped
         context = multiprocessing.get_context("fork")
         go, done = context.Event(), context.Event()
 

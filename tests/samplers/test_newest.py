@@ -59,7 +59,7 @@ def test_the_newest_are_in_every_batch_and_the_others_drawn_as_before(kind: str,
             if n % 30 == 0:
                 for env, more in enumerate((13, 8, 10)):
                     add(buffer, env, more)
-                newest = {int(buffer.recent_steps([0], env)[0]) for env in range(3)}
+                newest = {int(buffer.steps([0], env)[0]) for env in range(3)}
                 seen = set[int]()
             batch = buffer.sample(16, sampler)
             first = batch["steps"][:2].tolist()
@@ -72,7 +72,7 @@ def test_the_newest_are_in_every_batch_and_the_others_drawn_as_before(kind: str,
             others += [int(step) for _ in range(200) for step in buffer.draw(256, sampler)["steps"][2:]]
             there = steps_of(buffer)
             if kind == "young":
-                there = np.concatenate([buffer.recent_steps(np.arange(40), env) for env in range(3)])
+                there = np.concatenate([buffer.steps(np.arange(40), env) for env in range(3)])
             assert_uniform(np.array(others), there)
         else:
             drawn = np.concatenate([buffer.draw(16, sampler)["steps"][2:] for _ in range(200)])

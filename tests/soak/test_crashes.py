@@ -334,7 +334,7 @@ def test_a_flush_after_a_sync_that_failed_unseen_raises_until_the_store_is_opene
     buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=16, threads=1)
     extended(buffer, 0, 20)
     with pytest.raises(OSError, match=r"Input/output error|an earlier sync"):  # the thread may have tried again by then
-        buffer.seal()
+        buffer.flush(recompress=True)
     for _ in range(3):
         with pytest.raises(OSError, match="an earlier sync of this file failed; open the store again"):
             buffer.flush()

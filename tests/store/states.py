@@ -57,10 +57,10 @@ def live(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) 
     buffer = world.open(root, segment_rows=32)
     feed = feeder(world, buffer)
     feed.add(100)
-    buffer.seal()
+    buffer.flush(recompress=True)
     feed.extend(1, 77)
     feed.add(75)
-    buffer.seal()  # or files were replaced while they are read
+    buffer.flush(recompress=True)  # or files were replaced while they are read
     return buffer, False
 
 
@@ -77,7 +77,7 @@ def killed_and_opened_again(
     killed(root, world, feeder, writers)[0].close()
     buffer = db.ReplayBuffer(root)
     feeder(world, buffer).add(9)
-    buffer.seal()
+    buffer.flush(recompress=True)
     return buffer, False
 
 
@@ -102,7 +102,7 @@ def wrapped_around(root: Path, world: Experience, feeder: type[Feeder], writers:
         feed.add(100)
         feed.extend(0, 150)
     assert len(buffer) < 200
-    buffer.seal()
+    buffer.flush(recompress=True)
     return buffer, False
 
 

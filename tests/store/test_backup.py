@@ -95,7 +95,7 @@ def test_a_copy_of_the_table_while_the_writer_notes_in_it(
                 monkeypatch.setattr(SegmentTable, "contents", contents)
                 before = list(contents(table).items())
                 feed.add(rows)
-                buffer.seal()
+                buffer.flush(recompress=True)
                 return dict(before[:at]) | dict(list(contents(table).items())[at:])  # noqa: B023
 
             monkeypatch.setattr(SegmentTable, "contents", torn)
@@ -182,7 +182,7 @@ def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
     with world.open(tmp_path / "store", segment_rows=64) as buffer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
         feed = feeder(world, buffer)
         feed.add(500)
-        buffer.seal()
+        buffer.flush(recompress=True)
         reader.refresh()
         copy = reader.copies.snapshot(tmp_path / "copy")
         shared = {file.name for file in (copy / "obs").glob("c.*") if file.stat().st_nlink > 1}

@@ -86,7 +86,7 @@ def stored(path: Path, steps: int = 400, seed: int = 0, seal: bool = True, colum
         for env in range(buffer.n_envs):
             fill(buffer, steps, seed + env, env)
         if seal:
-            buffer.seal()
+            buffer.flush(recompress=True)
     return path
 
 

@@ -41,7 +41,7 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with world.open(path / "store", segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(70)
-        buffer.seal()
+        buffer.flush(recompress=True)
         feed.add(20)
         buffer.columns.write("value", buffer.episodes.start, np.ones(len(buffer.episodes), np.float32))
     return world, path / "store"
@@ -73,7 +73,7 @@ def assert_whole(world: Experience, path: Path, lost: int) -> None:
             assert 180 - len(buffer) <= lost
             assert world_has(world, buffer)
             if mode == "a":
-                buffer.seal()
+                buffer.flush(recompress=True)
     assert db.check(path, progress=False).ok
 
 
@@ -210,7 +210,7 @@ def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, m
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(100)
-        buffer.seal()
+        buffer.flush(recompress=True)
 
         def segments(of: Opened) -> list[list[tuple[int, int]]]:
             nonlocal due
@@ -218,7 +218,7 @@ def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, m
             if due:
                 due -= 1
                 feed.add(20)
-                buffer.seal()
+                buffer.flush(recompress=True)
             return found
 
         monkeypatch.setattr(Opened, "segments", segments)
@@ -230,7 +230,7 @@ def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, m
 def test_a_store_that_is_being_written_to_is_not_repaired_however_damaged(made: Made) -> None:
     _, path = made
     with db.ReplayBuffer(path) as buffer:
-        buffer.seal()
+        buffer.flush(recompress=True)
         flip(path / "zarr.json", (path / "zarr.json").stat().st_size // 3)
         before = contents(path)
         with pytest.raises(db.LockedError):

@@ -56,7 +56,7 @@ def sealed(path: Path, frames: Array, **options: Any) -> tuple[dict[str, Any], A
     with db.ReplayBuffer(path, columns=columns, segment_rows=64) as buffer:
         assert buffer.stats()["compression"]["obs"]["ratio"] is None
         buffer.extend(obs=frames, action=np.zeros(n), reward=np.zeros(n))
-        buffer.seal()
+        buffer.flush(recompress=True)
         found: dict[str, Any] = buffer.stats()["compression"]["obs"]
         np.testing.assert_array_equal(buffer.at(buffer.steps())["obs"], frames[:-1])
         assert buffer.check(progress=False).problems == []
@@ -256,7 +256,7 @@ def test_as_many_rows_are_compressed_together_as_are_asked_for(rows: int, tmp_pa
     frames = games(61, np.random.default_rng(0))
     with db.ReplayBuffer(tmp_path / "store", columns=columns, chunk_rows=rows, segment_rows=16) as buffer:
         buffer.extend(frames, np.arange(60), np.ones(60))
-        buffer.seal()
+        buffer.flush(recompress=True)
     with db.ReplayBuffer(tmp_path / "store", chunk_rows=rows) as buffer:
         assert buffer._store.layout.chunks_of == {"obs": rows}
         assert zarr.open_array(tmp_path / "store" / "obs", mode="r").chunks == (rows, 40, 40)

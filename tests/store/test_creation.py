@@ -232,7 +232,7 @@ def test_a_disk_that_marks_have_filled_can_be_emptied(
             for n in range(2):
                 buffer.copies.mark(f"mark{n}")
                 feed.add(100)
-                buffer.seal()
+                buffer.flush(recompress=True)
         left = os.statvfs(path.parent)
         with (path.parent / "mark").open("wb") as file:  # as if marks took it
             os.posix_fallocate(file.fileno(), 0, left.f_bavail * left.f_frsize)

@@ -149,13 +149,13 @@ def test_a_kill_between_a_sealing_rename_and_its_note_does_not_matter(tmp_path: 
     given = frames(0, 75)
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=64) as buffer:
         buffer.extend(obs=given, action=np.zeros(74), reward=np.zeros(74))
-        buffer.seal()
+        buffer.flush(recompress=True)
         slot = int(buffer._reader.index.slots(0)[0])
         assert buffer._store.verification.is_sealed(slot)
         buffer._store.table.unseal(slot)
     with db.ReplayBuffer(tmp_path / "store") as again:
         check(again, [given])
-        again.seal()
+        again.flush(recompress=True)
         assert again._store.verification.is_sealed(slot)
         check(again, [given])
 

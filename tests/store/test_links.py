@@ -179,7 +179,7 @@ def test_links_above_a_store_are_the_users_own(
         with other:
             assert world.check(other) == 40
         feed.add(5)
-        buffer.seal()
+        buffer.flush(recompress=True)
         assert "obs" in buffer.zarr
     assert path.resolve() != path.absolute()
     assert db.check(path, progress=False).ok

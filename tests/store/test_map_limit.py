@@ -92,7 +92,7 @@ def test_the_forecast_is_what_is_mapped(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", 3200, columns=_COLUMNS, segment_rows=32) as buffer:
         for _ in range(5):
             buffer.extend(np.zeros((1001, 2), np.float32), np.zeros(1000, int), np.zeros(1000))
-        buffer.seal()
+        buffer.flush(recompress=True)
         for _ in buffer.batches(512):
             pass
         mapped = sum(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines())

@@ -44,7 +44,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         feed.add(53)
         buffer.columns.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32))
         buffer.tag("first", buffer.episodes.start[:1])
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.flush()
         if how != "closed":
             copied(base / "store", base / "old")
@@ -53,7 +53,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with world.open(base / "store", segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(90)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.columns.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32) + 1)
         buffer.columns.write("later", steps_of(buffer), np.ones(len(steps_of(buffer)), np.float32))
         over = buffer.episodes[buffer.episodes.ending != "running"]
@@ -118,7 +118,7 @@ def assert_repaired(world: Experience, path: Path, new: Path, *, most: int) -> N
             if name == "value":
                 assert np.isin(values.numpy() - steps, (0, 1)).sum() + (values.numpy() == 0).sum() >= len(steps)
         Feeder(world, buffer).add(40)
-        buffer.seal()
+        buffer.flush(recompress=True)
     assert db.check(path, progress=False).ok
 
 

@@ -108,7 +108,7 @@ def zstd_and_derived(root: Path, world: Experience, feeder: type[Feeder], *_: An
         obs = {"pixels": rows.astype(np.uint8), "depth": rows.astype(np.float32)}
         buffer.extend(obs=obs, action=np.arange(300), reward=np.arange(300))
         buffer.columns.map(lambda batch: batch["action"] * 0.5, 64, out="value", progress=False)
-        buffer.seal()
+        buffer.flush(recompress=True)
     assert arrays_of(root)["obs/pixels"]["codecs"][0]["configuration"]["codecs"][1]["configuration"]["cname"] == "zstd"
     return db.ReplayBuffer(root, mode="r"), True
 

@@ -76,7 +76,7 @@ def test_readers_that_were_open_before_the_writer_see_what_it_does(
                     one.refresh()
                     assert len(one) == len(buffer)
                     world.check(one)
-            buffer.seal()
+            buffer.flush(recompress=True)
             reader.refresh()
             world.check(reader)
         reader.refresh()

@@ -88,7 +88,7 @@ CALLS: dict[str, Callable[[db.ReplayBuffer, Array, int, int], None]] = {
     "add": add,
     "extend": extend,
     "flush": lambda buffer, *_: buffer.flush(),
-    "seal": lambda buffer, *_: buffer.seal(),
+    "seal": lambda buffer, *_: buffer.flush(recompress=True),
 }
 
 
@@ -146,7 +146,7 @@ def test_pictures_lose_little(tmp_path: Path) -> None:
     frames = scenes(40, 60, 80)
     with make(tmp_path / "store", frames) as buffer:
         add(buffer, frames, 0, 39)
-        buffer.seal()
+        buffer.flush(recompress=True)
         obs = buffer.at(buffer.steps())["obs"].numpy()
         sealed = buffer.stats()["compression"]["obs"]
     assert not np.array_equal(obs[:16], frames[:16])
@@ -328,7 +328,7 @@ def test_damage_is_named_and_repaired_and_no_other_picture_changes(tmp_path: Pat
     with make(path, frames) as buffer:
         extend(buffer, frames, 0, 60)
         if sealed:
-            buffer.seal()
+            buffer.flush(recompress=True)
     before = chunks_of(path)
     damaged = bytearray(before[row])
     damaged[50] ^= 1
@@ -409,7 +409,7 @@ def test_copies_have_the_same_files_of_pictures(tmp_path: Path) -> None:
         buffer.copies.mark("here")
         buffer.copies.snapshot(tmp_path / "snapshot")
         extend(buffer, frames, 40, 60)
-        buffer.seal()
+        buffer.flush(recompress=True)
     before = chunks_of(path)
     assert {row: before[row] for row in range(40)}.items() <= chunks_of(tmp_path / "snapshot").items()
     for place, mark in ((tmp_path / "snapshot", None), (path, "here")):
@@ -417,7 +417,7 @@ def test_copies_have_the_same_files_of_pictures(tmp_path: Path) -> None:
             assert len(buffer) == 40
             extend(buffer, frames, 40, 60)
             assert buffer.episodes.length.tolist() == [60]
-            buffer.seal()
+            buffer.flush(recompress=True)
         after = chunks_of(place)
         assert {row: after[row] for row in range(60)} == {row: before[row] for row in range(60)}
 

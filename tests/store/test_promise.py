@@ -218,7 +218,7 @@ def test_damage_of_what_was_flushed_is_no_power_losss_doing(
     world = experience(1)
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
         feeder(world, buffer).add(200)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.flush()
         steps, slot = len(buffer), int(buffer._reader.index.slots(0)[2])
         copy_while_open(tmp_path / "store", tmp_path / "copy")
@@ -290,7 +290,7 @@ def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
     world = experience(2, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
         feeder(world, buffer).add(100)
-        buffer.seal()
+        buffer.flush(recompress=True)
         copy_while_open(tmp_path / "store", tmp_path / "copy")
         of_another_boot(monkeypatch)  # on another machine
         with db.ReplayBuffer(tmp_path / "copy") as copy:
@@ -347,7 +347,7 @@ def test_a_sealed_file_that_was_swapped_is_found_when_it_is_mapped(
     world = experience(1, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feeder(world, buffer).add(100)
-        buffer.seal()
+        buffer.flush(recompress=True)
     for column in ("obs", "action"):
         first, second = sorted((tmp_path / "store" / column).glob("c.*"))[1:3]
         one, two = first.read_bytes(), second.read_bytes()

@@ -260,7 +260,7 @@ def test_columns_of_every_codec_are_read_live_and_sealed_and_after_a_kill(tmp_pa
     with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=64) as buffer:
         first = {name: values[:200] for name, values in rows.items()}
         buffer.extend(obs=first, action=np.arange(199), reward=np.zeros(199))
-        buffer.seal()
+        buffer.flush(recompress=True)
         second = {name: values[199:] for name, values in rows.items()}
         buffer.extend(obs=second, action=np.arange(199, 300), reward=np.zeros(101))
         copy_while_open(tmp_path / "store", tmp_path / "killed")
@@ -269,7 +269,7 @@ def test_columns_of_every_codec_are_read_live_and_sealed_and_after_a_kill(tmp_pa
         batch = buffer.at(buffer.steps())
         for name, values in rows.items():
             np.testing.assert_array_equal(batch["obs"][name], values[:300])
-        buffer.seal()
+        buffer.flush(recompress=True)
         told = buffer.stats()["compression"]
         assert {path: figures["codec"].split(",")[0] for path, figures in told.items() if "chosen" not in path} == {
             path: column.codec for path, column in columns.items() if column.codec
@@ -299,7 +299,7 @@ def test_every_array_names_its_dimensions_and_shares_the_rows(tmp_path: Path) ->
 def test_zarr_lists_the_store_without_a_warning_and_as_its_consolidated_metadata_does(tmp_path: Path) -> None:
     with of_nested_dicts(tmp_path / "store") as buffer:
         add_nested(buffer, 40)
-        buffer.seal()
+        buffer.flush(recompress=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             listed = dict(zarr.open_group(str(tmp_path / "store"), mode="r", use_consolidated=False).members(max_depth=None))
@@ -323,7 +323,7 @@ def test_the_group_that_the_buffer_gives_cannot_be_written_to(tmp_path: Path) ->
 def test_only_files_of_zarr_are_in_the_store(tmp_path: Path) -> None:
     with of_nested_dicts(tmp_path / "store") as buffer:
         add_nested(buffer, 40)
-        buffer.seal()
+        buffer.flush(recompress=True)
     arrays = arrays_of(tmp_path / "store")
     data = [file for file in (tmp_path / "store").rglob("*") if file.is_file() and file.name != "zarr.json"]
     for file in data:
@@ -356,7 +356,7 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(
                 found = real(self, name, *args, **kwargs)
                 if name.startswith("obs/c.0") and not gate.is_set():
                     gate.set()
-                    buffer.seal()
+                    buffer.flush(recompress=True)
                 return found
 
             monkeypatch.setattr(Files, "map", mapped)

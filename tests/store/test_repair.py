@@ -27,7 +27,7 @@ def made(path: Path, steps: int = 60, *, open_at_the_end: bool = False, world: E
     there = path.with_name("open") if open_at_the_end else path
     with world.open(there, segment_rows=16) as buffer:
         Feeder(world, buffer).add(steps)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.flush()
         if open_at_the_end:
             copy_while_open(there, path)
@@ -45,7 +45,7 @@ def assert_repaired(path: Path, *, most: int, added: int = 60, world: Experience
         expected = np.array([world.actions(s, p) for s, p in zip(streams, steps // world.n_envs, strict=True)])
         assert (buffer.at(steps)["action"].numpy() == expected).all()
         Feeder(world, buffer).add(40)
-        buffer.seal()
+        buffer.flush(recompress=True)
     assert db.check(path, progress=False).ok
     return report
 

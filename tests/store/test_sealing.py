@@ -67,11 +67,11 @@ def test_a_slot_that_holds_other_rows_by_now_is_not_sealed(
                 pass  # how many files are synced in this thread depends on what others synced before
             add(buffer, range(10, 10 + steps))
             on.set()
-            buffer.seal()
+            buffer.flush(recompress=True)
         assert buffer.check(progress=False).problems == []
     with db.ReplayBuffer(path) as buffer:
         assert buffer.check(progress=False).problems == []
-        batch = buffer.at(buffer.recent_steps(range(16)))
+        batch = buffer.at(buffer.steps(range(16)))
         np.testing.assert_array_equal(batch["action"], 10 + steps - 1 - np.arange(16))
         np.testing.assert_array_equal(batch["obs"][:, 0], batch["action"])
 
@@ -96,17 +96,17 @@ def test_a_slot_is_looked_at_under_the_lock(tmp_path: Path, monkeypatch: pytest.
         assert there.wait(60)
         add(buffer, range(10, 10 + steps))
         on.set()
-        buffer.seal()
+        buffer.flush(recompress=True)
     with db.ReplayBuffer(path) as buffer:
         assert buffer.check(progress=False).problems == []
-        np.testing.assert_array_equal(buffer.at(buffer.recent_steps(range(16)))["action"], 9 + steps - np.arange(16))
+        np.testing.assert_array_equal(buffer.at(buffer.steps(range(16)))["action"], 9 + steps - np.arange(16))
 
 
 def test_a_dropped_buffer_lets_go_of_its_lock(tmp_path: Path) -> None:
     buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=8)
     sampler, add_to = db.Prioritized(), buffer
     add(add_to, range(30))
-    buffer.seal()
+    buffer.flush(recompress=True)
     buffer.sample(4, sampler)
     dropped = weakref.ref(buffer)
     gc.disable()
@@ -135,7 +135,7 @@ def test_sealing_that_is_late_hurries(tmp_path: Path, monkeypatch: pytest.Monkey
             buffer.add(obs[-1], 0, 0.0, obs[0], False, False)
             assert there.wait(60)
             on.set()
-            buffer.seal()
+            buffer.flush(recompress=True)
         assert tried == [True] * tried.count(True) + [False] * tried.count(False), "it was late, and then no more"
         assert tried.count(True) >= 10
         assert tried.count(False) in (2, 3)
@@ -164,7 +164,9 @@ def test_segments_that_wait_are_brought_to_the_disk_together(tmp_path: Path, mon
             assert there.wait(60)
             monkeypatch.setattr(Files, "sync", note)
             on.set()
-            buffer.seal()
+            with buffer._store.lock:
+                buffer._open_log().pack()
+            buffer._open_log().wait_for_sealing()
         assert synced.count("_segments/sealed/c.0") == 2
         assert sum(name.startswith("obs/c.") for name in synced) == 16
         assert buffer.check(progress=False).problems == []
@@ -194,11 +196,11 @@ def test_where_the_disk_has_no_room_for_some_together_they_are_sealed_one_by_one
     with db.ReplayBuffer(tmp_path / "store", columns=PICTURES, segment_rows=16) as buffer:
         buffer.extend(obs=obs, action=np.zeros(256), reward=np.zeros(256))
         with pytest.raises(OSError, match="No space left"):
-            buffer.seal()
+            buffer.flush(recompress=True)
         assert buffer.stats()["unsealed"] == 16 - room
         assert isinstance(buffer.stats()["seal_error"], str)
         left = 100
-        buffer.seal()
+        buffer.flush(recompress=True)
         assert (buffer.stats()["unsealed"], buffer.stats()["seal_error"]) == (0, None)
         assert buffer.check(progress=False).problems == []
         np.testing.assert_array_equal(buffer.at(np.arange(256))["obs"].numpy(), obs[:-1])
@@ -208,7 +210,7 @@ def test_segments_of_flat_columns_alone_wait_for_others_or_until_they_are_waited
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=8) as buffer:
         add(buffer, range(50))
         assert buffer.stats()["unsealed"] == 6
-        buffer.seal()
+        buffer.flush(recompress=True)
         assert buffer.stats()["unsealed"] == 0
         add(buffer, range(50, 200))
         for _ in range(600):  # eight wait by now, and are sealed by themselves
@@ -233,7 +235,7 @@ def test_a_damaged_segment_among_others_is_left_and_they_are_sealed(tmp_path: Pa
                 file.seek(40)
                 file.write(bytes([byte[0] ^ 1]))
             on.set()
-            buffer.seal()
+            buffer.flush(recompress=True)
         assert buffer.stats()["unsealed"] == 1
         assert "cannot be decoded" in str(buffer.stats()["seal_error"])
         np.testing.assert_array_equal(buffer.at(np.arange(79))["obs"].numpy(), obs[:79])

@@ -90,7 +90,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
     with world.open(path, capacity, frame_stack=2, **OPTIONS) as buffer:
         feed = feeder(world, buffer)
         feed.add(200)
-        buffer.seal()
+        buffer.flush(recompress=True)
         feed.add(33)
         steps = steps_of(buffer)
         buffer.columns.write("value", steps, steps.astype(np.float32))
@@ -99,7 +99,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
         before = contents(copy)
         feed.add(200)
         buffer.columns.write("value", steps, steps.astype(np.float32) + 1)
-        buffer.seal()
+        buffer.flush(recompress=True)
         world.check(buffer)
         assert contents(copy) == before
         assert is_well(copy)
@@ -119,7 +119,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
         feed = feeder(world, other)
         feed.add(300)
         other.columns.write("value", steps_of(other), np.zeros(len(other), np.float32))
-        other.seal()
+        other.flush(recompress=True)
         world.check(other)
     assert is_well(copy)
     assert contents(path) == original
@@ -130,7 +130,7 @@ def test_repairing_one_does_not_change_the_other(tmp_path: Path, experience: typ
     world, path, copy = experience(), tmp_path / "store", tmp_path / "copy"
     with world.open(path, **OPTIONS) as buffer:
         feeder(world, buffer).add(100)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.copies.snapshot(copy)
     before, file = contents(path), copy / "action" / "c.1"
     damaged = bytearray(file.read_bytes())
@@ -160,7 +160,7 @@ def test_snapshots_beside_threads_that_add_sample_and_seal(
             sampler.update(batch["steps"], np.ones(32))
 
         heads = []
-        with at_work(feed.add, learn, buffer.seal):
+        with at_work(feed.add, learn, lambda: buffer.flush(recompress=True)):
             for n in range(amount(4, 8)):
                 at_least = feed.heads.copy()
                 buffer.copies.snapshot(tmp_path / str(n))
@@ -186,7 +186,7 @@ def test_what_cannot_be_linked_is_copied(tmp_path: Path, experience: type[Experi
     try:
         with world.open(tmp_path / "store", **OPTIONS) as buffer:
             feeder(world, buffer).add(100)
-            buffer.seal()
+            buffer.flush(recompress=True)
             buffer.copies.snapshot(copy)
             world.check(buffer)
         assert links(copy) == links(tmp_path / "store") == 0
@@ -313,7 +313,7 @@ def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience]
     world = experience(shape=(100, 100))
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
         feeder(world, buffer).add(2000)
-        buffer.seal()
+        buffer.flush(recompress=True)
         before = buffer.stats()["disk_bytes"]
         buffer.copies.mark("one")
         one = buffer.stats()["disk_bytes"]
@@ -341,7 +341,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         buffer.columns.write("value", steps_of(buffer), np.zeros(len(buffer)))
         buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
         buffer.tag("second", steps_of(buffer)[:1])
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.copies.mark("two")
         newest = steps_of(buffer)
     with pytest.raises(db.errors.SchemaError):  # and then it does not go back
@@ -365,7 +365,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         feed.add(40)
         buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))  # anew
         world.check(buffer)
-        buffer.seal()
+        buffer.flush(recompress=True)
     assert is_well(path)
     assert not (path / "tmp").exists()
     with db.ReplayBuffer(path, mark="two", mode="r+") as buffer:
@@ -386,7 +386,7 @@ def test_going_back_goes_all_the_way_whenever_it_is_killed(
     with world.open(path, 60, segment_rows=8) as buffer:
         feed = feeder(world, buffer)
         feed.add(100)
-        buffer.seal()
+        buffer.flush(recompress=True)
         feed.add(3)
         steps = steps_of(buffer)
         buffer.columns.write("value", steps, steps * 1.0)
@@ -518,7 +518,7 @@ def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Exp
     with world.open(path, **OPTIONS) as buffer:
         feed = feeder(world, buffer)
         feed.add(100)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.copies.mark("one")
         feed.add(100)
     mark = path / MARKS / "one"
@@ -646,7 +646,7 @@ def test_nested_columns_go_back_too(tmp_path: Path) -> None:
         for n in range(10):
             extend(buffer, n * 30)
         buffer.columns.write("value", steps_of(buffer), steps_of(buffer) * 2.0)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.copies.mark("one")
         steps = steps_of(buffer)
         actions = buffer.at(steps)["action"]
@@ -670,7 +670,7 @@ def test_the_lock_is_held_for_a_short_time_only(
     world, made = experience(2), list[str]()
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
         feeder(world, buffer).add(300)
-        buffer.seal()
+        buffer.flush(recompress=True)
         buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
         hold, create = snapshots._Copy.hold, Files.create
 

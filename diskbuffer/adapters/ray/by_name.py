@@ -57,7 +57,7 @@ class StepsByName(ABC):
         return found
 
     def write(self, name: str, steps: Any, values: Any) -> int:
-        """Write a column's values of some steps, as `ReplayBuffer.write` does: in the stores of the shards that have them.
+        """Write a column's values of some steps, as `Columns.write` does: in the stores of the shards that have them.
 
         Every shard has the column then, with zeros elsewhere, and it is part of every batch of loops that begin later. From then
         on batches come from the shards also where this process could read their disk.
@@ -70,7 +70,7 @@ class StepsByName(ABC):
         Raises
         ------
         SchemaError, InputError
-            As of `ReplayBuffer.write`. Shards that have none of the steps at fault may have written theirs.
+            As of `Columns.write`. Shards that have none of the steps at fault may have written theirs.
         UnreachableError
             A shard does not answer. The others have written theirs; the same call again writes the rest.
         """
@@ -130,7 +130,7 @@ class StepsByName(ABC):
         device: torch.device | str | None = None,
         prefetch: int = 2,
     ) -> int:
-        """Call a function with batches of every step, and write what it returns to columns, as `ReplayBuffer.map` does.
+        """Call a function with batches of every step, and write what it returns to columns, as `Columns.map` does.
 
         It cannot be resumed: call it with the steps that are left.
 

@@ -20,6 +20,7 @@ from diskbuffer.adapters.ray.metrics import ShardMetrics
 from diskbuffer.adapters.ray.names import store_of, unique
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.adapters.ray.undecoded import Undecoded, undecoded
+from diskbuffer.draws import Steps
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
 from diskbuffer.gathering.description import SHARED_LIMITER
 from diskbuffer.plugin import Batch
@@ -322,7 +323,7 @@ class Shard:
         buffer, paths = self._opened, None if columns is None else tuple(dict.fromkeys(columns))
         if not buffer._store.layout.packed:
             return self._packed(buffer.at(steps, length, columns=paths), compress=False)
-        return self._sent(buffer._reader.planned_at(steps, length, paths), compress=False)
+        return self._sent(buffer._reader.planned_at(steps, Steps(length), paths), compress=False)
 
     @ray.method(concurrency_group="write")
     def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:

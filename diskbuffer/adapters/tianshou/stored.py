@@ -81,7 +81,7 @@ class Stored(SharedStore):
             )
         there = np.minimum(opened.counts()[0], self.size)
         envs = np.flatnonzero(there)
-        newest = told_by(opened, opened.recent_steps(np.zeros_like(envs), envs))
+        newest = told_by(opened, opened.steps(np.zeros_like(envs), envs))
         self.has_next = not newest.extra.any()
         self.accepted += 1
         self.filled[:], self.next[:] = there, 0
@@ -214,7 +214,7 @@ class Stored(SharedStore):
     def steps(self, places: Int64) -> Int64:
         """Return the names of steps at places."""
         opened = self.opened
-        return np.asarray(opened.recent_steps(*self._ages(places)))
+        return np.asarray(opened.steps(*self._ages(places)))
 
     def read(self, key: str, places: Array) -> Any:
         """Return a key of steps at places, of any shape; zeros where there is none yet."""
@@ -243,7 +243,7 @@ class Stored(SharedStore):
     def numbers(self, places: Int64) -> dict[str, Array]:
         """Return rewards and flags of steps at places, (n,), all of which are filled, by key."""
         paths = ("reward", *FLAGS)
-        batch: Any = self.opened.recent(*self._ages(places), columns=paths)
+        batch: Any = self.opened.at(self.opened.steps(*self._ages(places)), columns=paths)
         return {key_of(path): batch[path].numpy() for path in paths}
 
     def rows_without(self, places: Int64, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Stored(SharedStore):
             ages, envs = (int(self.next[0]) - 1 - places) % self.size, np.zeros(len(places), np.int64)
         else:
             ages, envs = self._ages(places)
-        batch: Any = opened.recent(ages, envs, columns=self._wanted)
+        batch: Any = opened.at(opened.steps(ages, envs), columns=self._wanted)
         keys: dict[str, Any] = {}
         for path in self._read:
             key, where = _place_of(path)
@@ -280,7 +280,7 @@ class Stored(SharedStore):
         """
         opened = self.opened
         ages, envs = self._ages(places)
-        batch = opened.recent(ages, envs)
+        batch = opened.at(opened.steps(ages, envs))
         paths = [path for path in opened.columns if path not in (*OURS, *KEPT)]
         paths += ["next_" + path for path in paths if is_observation(path)]
         flat = {path: value_at(batch, path).numpy() for path in paths}

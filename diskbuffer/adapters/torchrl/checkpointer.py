@@ -34,7 +34,7 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         directory.mkdir(parents=True, exist_ok=True)
         new = directory / _NEW
         remove_tree(new)
-        storage.stored.opened.snapshot(new)
+        storage.stored.opened.copies.snapshot(new)
         if not storage.stored.writes:  # another process does
             storage.point_writers_behind(new)
         put_in_place(new, directory / _STORE, directory / _OLD)

@@ -50,7 +50,7 @@ class Ring(NamedTuple):
         ages = (self.newest - places) % self.size + (ever - self.ever)[lanes]
         if (ages >= there[lanes]).any():
             raise InputError("some of these steps were evicted, or dropped, since the storage was indexed; index it again")
-        return buffer.recent_steps(ages, lanes)
+        return buffer.steps(ages, lanes)
 
     def since(self, before: Ring) -> int | None:
         """Count the steps of each lane since an earlier time; None where this is not how that one went on."""
@@ -210,7 +210,7 @@ class Places:
         if self._table is not None:
             return np.asarray(self._table.names[places, lanes])
         ages = ((self.newest - places) % self.size).ravel()
-        return buffer.recent_steps(ages, np.ravel(lanes)).reshape(np.shape(places))
+        return buffer.steps(ages, np.ravel(lanes)).reshape(np.shape(places))
 
     # Writing
 
@@ -309,12 +309,12 @@ class Places:
         if there.min() == 0:
             return False
         lanes = np.arange(self._n)
-        newest = told_by(buffer, buffer.recent_steps(np.zeros_like(there), lanes))
+        newest = told_by(buffer, buffer.steps(np.zeros_like(there), lanes))
         if not (newest.extra % 2).all() or any(len(set(of_all.tolist())) > 1 for of_all in newest):
             return False
         place, filled = int(newest.places[0]), min(int(there.min()), self.size)
         self.axes = int(newest.extra[0]) // 2
-        oldest = told_by(buffer, buffer.recent_steps(np.full(self._n, filled - 1), lanes)).places
+        oldest = told_by(buffer, buffer.steps(np.full(self._n, filled - 1), lanes)).places
         if (oldest != (place + 1 - filled) % self.size).any() or (filled < self.size and place != filled - 1):
             return False  # some between are missing
         self.filled, self.newest = filled, place
@@ -323,7 +323,7 @@ class Places:
     def _load_table(self, buffer: ReplayBuffer, there: Int64) -> None:
         """Look at all steps."""
         table, ends, rows, in_order = _Table(self.size, self._n), list[int](), list[int](), True
-        names = [buffer.recent_steps(np.arange(n - 1, -1, -1), lane) for lane, n in enumerate(there.tolist())]
+        names = [buffer.steps(np.arange(n - 1, -1, -1), lane) for lane, n in enumerate(there.tolist())]
         told = [told_by(buffer, of_lane) for of_lane in names]
         table.count = int(there.max())
         for lane, (of_lane, (places, extra)) in enumerate(zip(names, told, strict=True)):

@@ -215,7 +215,7 @@ class Stored(SharedStore):
         self.opened.extend(**values)
         lanes = self.opened.n_envs
         ages, envs = np.arange(n)[::-1].repeat(lanes), np.tile(np.arange(lanes), n)
-        self.places.put(places, self.opened.recent_steps(ages, envs).reshape(n, lanes))
+        self.places.put(places, self.opened.steps(ages, envs).reshape(n, lanes))
         return True
 
     def _places_at(self, cursor: Any) -> Int64:
@@ -269,7 +269,7 @@ class Stored(SharedStore):
             for env in range(opened.n_envs):
                 opened.extend(env=env, **one_of(rows, (some, env)))
         ages = np.arange(min(n, int(opened.counts()[0].min())) - 1, -1, -1)  # the others are evicted already
-        names = np.stack([opened.recent_steps(ages, env) for env in range(opened.n_envs)], axis=1)
+        names = np.stack([opened.steps(ages, env) for env in range(opened.n_envs)], axis=1)
         self.places.put(places, names)
 
     def empty(self) -> None:
