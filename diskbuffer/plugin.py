@@ -1,6 +1,8 @@
 """What adapters, formats and commands use of the core, beside what `diskbuffer` and `diskbuffer.errors` have.
 
-Whoever writes a format or an adapter elsewhere imports from here, too.
+Whoever writes a format, a command or an adapter elsewhere imports from here, too. A package adds a `Format` as an entry point of
+the group "diskbuffer.formats", and a command as one of "diskbuffer.commands": a function whose parameters are what the command
+takes, whose docstring is its help, and which returns the exit code.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from diskbuffer.endings import CUT_OFF, ENDINGS, FLAGGED, RUNNING
 from diskbuffer.environment import describe as describe_spaces
 from diskbuffer.environment import is_sane
 from diskbuffer.environment import numbers as as_numbers
+from diskbuffer.episode_data import Contents, EpisodeData, Format, Rows, Source, Writer
 from diskbuffer.episode_table import EpisodeTable
 from diskbuffer.integers import integer, integer_or_none, shown
 from diskbuffer.nested import flatten, leaves, one_of, put, put_argument, value_at
@@ -61,19 +64,25 @@ __all__ = [
     "TAG",
     "Appender",
     "Batch",
+    "Contents",
     "EpisodeColumns",
+    "EpisodeData",
     "EpisodeFields",
     "EpisodeReader",
     "EpisodeTable",
+    "Format",
     "GrowingArray",
     "Picture",
     "Reader",
+    "Rows",
     "Schema",
     "SharedStore",
+    "Source",
     "StoreInfo",
     "StoreUsage",
     "Transform",
     "Video",
+    "Writer",
     "as_numbers",
     "counted",
     "describe_spaces",

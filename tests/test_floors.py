@@ -19,6 +19,7 @@ FLOORS = (
     ("notebook",),  # by which the core finds what shows it
     ("native", "transforms", "bucket"),
     ("schema", "inputs", "environment", "draws"),
+    ("episode_data",),  # what passes between a store and other formats
     ("index", "store.format"),
     ("samplers", "nested", "store.system", "zarr_codec"),
     ("store.segments",),

@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer import __version__
@@ -50,11 +51,12 @@ COMMANDS = {
     "export": ("diskbuffer.commands.export:export", "Write a store's episodes in another program's format."),
     "marks": ("diskbuffer.commands.marks:marks", "List a store's marks, or remove one."),
 }
+GROUP = "diskbuffer.commands"  # of entry points, each a function of another package: "package.module:function"
 _SIMPLE = ("info", "check", "marks")
 
 
-def build() -> App:
-    """Return the application."""
+def build(*, others: bool = True) -> App:
+    """Return the application; with `others` it has the commands of other packages, which are imported."""
     from cyclopts import App, Parameter
 
     app = App(
@@ -70,6 +72,11 @@ def build() -> App:
     )
     for place, (name, (where, what)) in enumerate(COMMANDS.items()):
         app.command(where, name=name, help=what, sort_key=place)
+    for point in entry_points(group=GROUP) if others else ():
+        try:
+            app.command(point.load(), name=point.name, sort_key=len(COMMANDS))
+        except Exception as error:  # noqa: BLE001  whatever is wrong with it, ours work
+            complain(f"the command {point.name} of another package cannot be loaded: {error}")
     app.register_install_completion_command()
     return app
 
@@ -97,7 +104,9 @@ def _parsed(given: Sequence[str]) -> Any:
     from cyclopts import CycloptsError
 
     try:
-        return build()(given, exit_on_error=False, print_error=True, result_action="return_value")
+        return build(others=not given or given[0] not in COMMANDS)(
+            given, exit_on_error=False, print_error=True, result_action="return_value"
+        )
     except CycloptsError:
         return FAILED
 

@@ -14,10 +14,9 @@ from diskbuffer import Column, ReplayBuffer
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.editing.newest import newest_steps
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeTable, integer, integer_or_none, read_info, writers_of
+from diskbuffer.plugin import EpisodeData, EpisodeTable, integer, integer_or_none, read_info, writers_of
 
 StorePath = str | os.PathLike[str]
 

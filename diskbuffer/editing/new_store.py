@@ -9,11 +9,10 @@ from typing import Any
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import Appender, is_observation, local_path, options_of, progress_bar
+from diskbuffer.plugin import Appender, EpisodeData, is_observation, local_path, options_of, progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)

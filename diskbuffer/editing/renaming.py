@@ -13,9 +13,8 @@ from diskbuffer.editing.copying import rewrite
 from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.editing.newest import newest_steps
 from diskbuffer.errors import SchemaError
-from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.plugin import BUILT_IN, TAG, is_observation, read_info
+from diskbuffer.plugin import BUILT_IN, TAG, EpisodeData, is_observation, read_info
 
 
 def rename_column(

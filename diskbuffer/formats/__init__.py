@@ -5,9 +5,9 @@ A package of your own can add a format: register a `Format` as an entry point of
 
 import typing
 
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Source, Writer
 from diskbuffer.formats.exporting import export
 from diskbuffer.formats.registry import names as formats
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, Source, Writer
 
 if typing.TYPE_CHECKING:
     from diskbuffer.formats.importing import import_

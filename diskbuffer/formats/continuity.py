@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.formats.data import Rows
 from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.plugin import Rows
 
 
 def runs(ends: npt.NDArray[np.bool_], pairs: Sequence[tuple[Rows, Rows]]) -> Iterator[tuple[int, int]]:

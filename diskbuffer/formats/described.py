@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SchemaError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.json_files import write_json
-from diskbuffer.plugin import BUILT_IN, Schema
+from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Schema
 
 NAME = "diskbuffer"  # of the attribute, or of the file before ".json"
 _LARGEST = 1024**2

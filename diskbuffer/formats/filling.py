@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.rows import rows_at_a_time, with_final
-from diskbuffer.plugin import Appender, counted, either, is_observation
+from diskbuffer.plugin import Appender, EpisodeData, counted, either, is_observation
 
 Array = npt.NDArray[Any]
 _MOST_ROWS = 65536  # that are read at a time

@@ -11,7 +11,6 @@ from typing import Any
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.fingerprint import fingerprint
 from diskbuffer.formats.losses import refuse
@@ -19,7 +18,7 @@ from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.strangers import refuse_links
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import BUILT_IN, Appender, either, local_path, progress_bar
+from diskbuffer.plugin import BUILT_IN, Appender, Contents, either, local_path, progress_bar
 
 
 def import_(

@@ -7,7 +7,7 @@ import importlib
 from importlib.metadata import entry_points
 
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Format
+from diskbuffer.plugin import Format
 
 GROUP = "diskbuffer.formats"  # of entry points, each the place of a `Format`: "package.module:NAME"
 

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.rlds_metadata import check_features, check_files
 from diskbuffer.formats.rows import Part, column_of
-from diskbuffer.plugin import format_option, is_observation, require
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, format_option, is_observation, require
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _PICTURES = ("PNG", "JPEG", "BMP")

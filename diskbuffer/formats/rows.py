@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import SchemaError, SourceError
-from diskbuffer.formats.data import Rows
+from diskbuffer.plugin import Rows
 
 BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, where nothing else says how many
 MAPPED = 32 * 1024**2  # bytes of rows that are read from a store, or written to one, before its memory maps are let go

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.continuity import runs
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
-from diskbuffer.plugin import escape_key, require
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, escape_key, require
 
 
 class SB3Source:

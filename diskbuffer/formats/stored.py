@@ -16,9 +16,19 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
-from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.rows import MAPPED
-from diskbuffer.plugin import CHECKSUM, KEPT, RUNNING, TAG, EpisodeTable, Reader, is_observation, local_path
+from diskbuffer.plugin import (
+    CHECKSUM,
+    KEPT,
+    RUNNING,
+    TAG,
+    Contents,
+    EpisodeData,
+    EpisodeTable,
+    Reader,
+    is_observation,
+    local_path,
+)
 
 _ALWAYS = ("terminated", "truncated")  # which a store has in any case
 _ROWS = 65536  # of a fingerprint, that are read at a time

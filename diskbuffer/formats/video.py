@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Writer
 from diskbuffer.formats.described import describe_episode
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.rows import rows_at_a_time
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures, picture_columns
 from diskbuffer.inspect.pictures.movies import write_mp4
-from diskbuffer.plugin import BUILT_IN, require
+from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Format, Rows, Writer, require
 
 
 class MovieWriter:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.formats import strict_json
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Writer
 from diskbuffer.formats.described import describe_episode
 from diskbuffer.formats.rows import rows_at_a_time
-from diskbuffer.plugin import integer
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, Writer, integer
 
 
 class ShardWriter:

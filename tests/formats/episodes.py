@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.stored import StoreSource
+from diskbuffer.plugin import Contents, EpisodeData
 
 # Of every kind: pictures, which are compressed, dicts, vectors, scalars, several dtypes.
 COLUMNS = {

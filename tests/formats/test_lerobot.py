@@ -24,7 +24,6 @@ from PIL import Image
 
 import diskbuffer as db
 from diskbuffer.formats import export, import_
-from diskbuffer.formats.data import Contents
 from diskbuffer.formats.lerobot import LEROBOT
 from diskbuffer.formats.lerobot.encoding import Video
 from diskbuffer.formats.lerobot.names import column_paths, feature_names
@@ -33,6 +32,7 @@ from diskbuffer.formats.lerobot.reader import LeRobotSource
 from diskbuffer.formats.lerobot.statistics import NAMES, QUANTILES, Numbers, Pictures, Together
 from diskbuffer.formats.lerobot.table import Table
 from diskbuffer.formats.lerobot.tape import Tape
+from diskbuffer.plugin import Contents
 from tests.amounts import examples
 from tests.formats import episodes as made
 from tests.formats import interrupted

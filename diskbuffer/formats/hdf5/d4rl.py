@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Source
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.hdf5.robomimic import NEXT_OBS
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last_only
 from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Part, Shaped
-from diskbuffer.plugin import counted, format_option, integer_or_none
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, Source, counted, format_option, integer_or_none
 
 _NAMED = {
     "observations": "obs",

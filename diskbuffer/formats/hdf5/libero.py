@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.data import Format, Source
 from diskbuffer.formats.hdf5.files import Hdf5File, Node
 from diskbuffer.formats.hdf5.robomimic import arrays, attribute_losses, ends, environment_of
 from diskbuffer.formats.hdf5.trajectories import Trajectory, TrajectorySource, not_read, numbered
 from diskbuffer.formats.notes import fitting
+from diskbuffer.plugin import Format, Source
 
 
 def read(path: Path) -> Source:

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.data import Format, Rows, Source
 from diskbuffer.formats.hdf5.files import Hdf5File
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySource, arrays_in, last_of, not_read, numbered
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Repeated
 from diskbuffer.formats.strangers import is_file_beside
-from diskbuffer.plugin import counted
+from diskbuffer.plugin import Format, Rows, Source, counted
 
 SEED = "episode/seed"
 _STATES = "env_states"

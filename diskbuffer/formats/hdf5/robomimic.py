@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Format, Rows, Source
 from diskbuffer.formats.hdf5.files import Hdf5File, Node
 from diskbuffer.formats.hdf5.trajectories import (
     FLAGS,
@@ -26,7 +25,7 @@ from diskbuffer.formats.hdf5.trajectories import (
 )
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
-from diskbuffer.plugin import is_observation
+from diskbuffer.plugin import Format, Rows, Source, is_observation
 
 NEXT_OBS = ("check", "last")
 _NEXT = "next_obs"

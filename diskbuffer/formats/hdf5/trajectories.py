@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import LossError, SchemaError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.naming import Keys
 from diskbuffer.formats.rows import Repeated
-from diskbuffer.plugin import counted, format_option, is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation
 
 FLAGS = "flags/"  # columns of flags as they are in the file, True in the middle of episodes, too
 _SHOWN = 10

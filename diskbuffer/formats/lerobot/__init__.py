@@ -6,8 +6,8 @@ The layout is that of `lerobot.datasets` 0.4: `meta/info.json`, `meta/tasks.parq
 
 from __future__ import annotations
 
-from diskbuffer.formats.data import Format
 from diskbuffer.formats.lerobot.reader import LeRobotSource
 from diskbuffer.formats.lerobot.writer import LeRobotWriter, losses
+from diskbuffer.plugin import Format
 
 LEROBOT = Format("lerobot", "LeRobot v3: parquet and MP4", LeRobotSource, LeRobotWriter, losses)

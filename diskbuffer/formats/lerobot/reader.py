@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, LossError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.lerobot.episodes import Episodes, read_episodes
 from diskbuffer.formats.lerobot.features import found
 from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
-from diskbuffer.plugin import either, format_option, is_sane
+from diskbuffer.plugin import Contents, EpisodeData, either, format_option, is_sane
 
 _CHECKED = 65536  # rows that are checked at a time
 _MOST_STREAMS = 2**16

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.lerobot import encoding, images
 from diskbuffer.formats.lerobot.arrays import pyarrow, to_arrow
@@ -22,7 +21,7 @@ from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
 from diskbuffer.formats.lerobot.part import Part, parts
 from diskbuffer.formats.lerobot.statistics import NAMES, Numbers, Pictures, Together
 from diskbuffer.formats.lerobot.tasks import Tasks
-from diskbuffer.plugin import integer
+from diskbuffer.plugin import Contents, EpisodeData, integer
 
 _BLOCK = 8 * 1024**2  # bytes of rows that are written at a time
 _MOST_ROWS = 8192

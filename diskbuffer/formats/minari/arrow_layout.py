@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.arrow import as_numpy
-from diskbuffer.formats.data import Rows
 from diskbuffer.formats.minari.arrow_files import RecordBatches, open_file
 from diskbuffer.formats.minari.images import Jpegs
 from diskbuffer.formats.minari.layouts import Name, Noted
 from diskbuffer.formats.minari.metadata import FILE, read_json
 from diskbuffer.formats.minari.spaces import Leaf
+from diskbuffer.plugin import Rows
 
 _MOST_NOTES = 16 * 1024**2
 _FLAGS = ("rewards", "terminations", "truncations")

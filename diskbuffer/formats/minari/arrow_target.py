@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.plan import Plan
 from diskbuffer.formats.minari.spaces import Leaf, Space
-from diskbuffer.plugin import escape_key, require
+from diskbuffer.plugin import EpisodeData, escape_key, require
 
 MOST_ROWS = 2**17  # of an episode: Minari takes each batch that pyarrow reads for an episode, and batches have so many rows
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.data import Rows
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.minari.images import Jpegs
 from diskbuffer.formats.minari.layouts import Name, Noted
 from diskbuffer.formats.minari.spaces import Leaf
+from diskbuffer.plugin import Rows
 
 FILE = "main_data.hdf5"
 

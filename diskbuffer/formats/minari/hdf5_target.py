@@ -9,14 +9,13 @@ import numpy as np
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import EpisodeData, Rows
 from diskbuffer.formats.hdf5.sink import Sink
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.hdf5_layout import FILE
 from diskbuffer.formats.minari.layouts import Name
 from diskbuffer.formats.minari.plan import Plan
-from diskbuffer.plugin import require
+from diskbuffer.plugin import EpisodeData, Rows, require
 
 _CHUNK = 512 * 1024  # bytes: a chunk is decompressed whole, and HDF5 keeps one of up to 1 MiB at hand
 _MOST_ROWS = 16384

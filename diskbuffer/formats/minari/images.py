@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.data import Rows
-from diskbuffer.plugin import require
+from diskbuffer.plugin import Rows, require
 
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from diskbuffer.formats.data import Rows
 from diskbuffer.formats.minari.spaces import Leaf
+from diskbuffer.plugin import Rows
 
 Name = tuple[str, ...]  # of an array: ("observations", "camera"), ("rewards",), ("infos", "success")
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari import names, spaces
 from diskbuffer.formats.minari.layouts import Name
 from diskbuffer.formats.minari.spaces import Leaf, Space
-from diskbuffer.plugin import escape_key, is_observation
+from diskbuffer.plugin import Contents, EpisodeData, escape_key, is_observation
 
 
 @dataclass(frozen=True)

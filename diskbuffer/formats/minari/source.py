@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, LossError, SchemaError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari import names
 from diskbuffer.formats.minari.arrow_layout import ArrowEpisodes
@@ -20,7 +19,7 @@ from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
 from diskbuffer.formats.minari.layouts import Name, Noted, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Part, Repeated
-from diskbuffer.plugin import counted, format_option, is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation
 
 _DERIVED = {"id", "total_steps", *(f"rewards_{name}" for name in metadata_module.STATISTICS)}
 _SHOWN = 10

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Contents, Writer
 from diskbuffer.formats.minari.arrow_target import ArrowWriter
 from diskbuffer.formats.minari.hdf5_target import Hdf5Writer
 from diskbuffer.formats.minari.plan import Plan, is_complex
+from diskbuffer.plugin import Contents, Writer
 
 _CODECS = {"hdf5": ("lzf", "gzip", "none"), "arrow": ("lz4", "zstd", "none"), "parquet": ("snappy", "lz4", "zstd", "none")}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diskbuffer.formats.data import Contents, Format
 from diskbuffer.formats.npz.dreamer_reading import DreamerSource
 from diskbuffer.formats.npz.dreamer_writing import write
+from diskbuffer.plugin import Contents, Format
 
 
 def losses(contents: Contents, *, version: int = 3, **_: Any) -> Mapping[str, str]:

@@ -9,10 +9,9 @@ from typing import Any
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, Rows
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import column_of
-from diskbuffer.plugin import BUILT_IN, either, escape_key, format_option, is_observation, unescape_key
+from diskbuffer.plugin import BUILT_IN, Contents, Rows, either, escape_key, format_option, is_observation, unescape_key
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 # Written anew in an export, and of no use elsewhere: places in the replay, and copies of `is_last`.

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.npz.directory import Likeness, files_of
 from diskbuffer.formats.npz.dreamer_keys import FLAGS, described_keys, found_keys
@@ -19,7 +18,7 @@ from diskbuffer.formats.npz.dreamer_names import Chunk, chains, number_of, versi
 from diskbuffer.formats.npz.reading import ZippedRows
 from diskbuffer.formats.rows import Joined, Part
 from diskbuffer.formats.strangers import RATIO
-from diskbuffer.plugin import is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, is_observation
 
 
 class DreamerSource:

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows, Writer
 from diskbuffer.formats.described import describe, read_description, write_description
 from diskbuffer.formats.npz.dreamer_keys import given_keys
 from diskbuffer.formats.npz.dreamer_names import base62, moment, number_of
 from diskbuffer.formats.npz.writing import write_npz
 from diskbuffer.formats.rows import Joined, with_final, zeros
-from diskbuffer.plugin import is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, Writer, is_observation
 
 _ROWS = 1024  # of a chunk, as DreamerV3 has it
 _MEMORY = 128 * 1024**2  # bytes of chunks that are being filled

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.directory import Likeness, files_of
 from diskbuffer.formats.rows import Part, Shaped, column_of
 from diskbuffer.formats.strangers import RATIO
-from diskbuffer.plugin import integer
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, integer
 
 _NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
 _NAME = re.compile(r"(.+)_(\d{1,9})_(\d{1,9})\.npz")

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.reading import npz_arrays
 from diskbuffer.formats.rows import Part, Shaped, column_of
 from diskbuffer.formats.strangers import RATIO
+from diskbuffer.plugin import Contents, EpisodeData, Format, Rows
 
 _NAMED = {"observations": "obs", "actions": "action", "rewards": "reward"}
 

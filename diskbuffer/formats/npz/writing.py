@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from diskbuffer.formats.data import Rows
 from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.plugin import Rows
 
 
 def write_npz(path: Path, arrays: Mapping[str, Rows]) -> None:

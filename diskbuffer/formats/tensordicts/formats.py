@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diskbuffer.formats.data import Format
 from diskbuffer.formats.tensordicts.reading import TensorDictSource
 from diskbuffer.formats.tensordicts.writing import losses, write
+from diskbuffer.plugin import Format
 
 TENSORDICT = Format("tensordict", "memory-mapped TensorDicts, storages of TorchRL", TensorDictSource, write, losses)

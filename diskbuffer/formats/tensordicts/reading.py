@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.continuity import runs
-from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
 from diskbuffer.formats.strangers import is_file_beside
 from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
-from diskbuffer.plugin import escape_key, format_option, is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, escape_key, format_option, is_observation
 
 FLAGS = ("done", "terminated", "truncated")
 _BOOKKEEPING = re.compile(r"(next/)?(index|_weight|priority_weight|is_init|_data/.*)|(done|terminated|truncated)")

@@ -12,13 +12,12 @@ import numpy as np
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows, Writer
 from diskbuffer.formats.described import describe, read_description, write_description
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.rows import Part, rows_at_a_time, with_final
 from diskbuffer.formats.tensordicts.arrays import META, TYPE, encoded
 from diskbuffer.formats.tensordicts.reading import FLAGS, STREAM
-from diskbuffer.plugin import BUILT_IN, either, is_observation, unescape_key
+from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Rows, Writer, either, is_observation, unescape_key
 
 _PROGRESS = "progress.json"
 

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.formats.data import Contents, Format, Writer
 from diskbuffer.formats.zarr2.reading import ZarrSource
 from diskbuffer.formats.zarr2.writing import ZarrWriter, is_picture
+from diskbuffer.plugin import Contents, Format, Writer
 
 
 def _write(path: Path, contents: Contents, *, zip: bool = False) -> Writer:

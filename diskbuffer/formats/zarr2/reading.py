@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, described
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
@@ -20,7 +19,7 @@ from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.formats.strangers import RATIO, refuse_bombs
 from diskbuffer.formats.zarr2.arrays import ZarrRows
 from diskbuffer.formats.zarr2.files import GroupFiles
-from diskbuffer.plugin import BUILT_IN, escape_key, format_option
+from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Rows, escape_key, format_option
 
 ENDS, STREAMS = "meta/episode_ends", "meta/stream"
 _MOST_KEPT = 2 * 1024**3

@@ -13,12 +13,11 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, describe
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.reading import ENDS, STREAMS
-from diskbuffer.plugin import either, is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, either, is_observation
 
 _CHUNK = 2_000_000  # bytes, as diffusion_policy has it
 

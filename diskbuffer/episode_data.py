@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import Column
+from diskbuffer.schema import Column
 
 
 class Rows(Protocol):
