@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     import xarray
     import zarr
 
+_SINGLE = Steps()
 _TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
 Autoreset = Literal["next_step", "same_step", "disabled"]
 
@@ -696,10 +697,12 @@ class ReplayBuffer:
             There is no such step, or not any more, or no such column; or the arguments do not go together.
         """
         self._check_open()
-        size, form = integer_or_none("length", length), n_step_form(n_step, gamma, apart=copy)
-        if (size is not None or columns is not None) and (n_step != 1 or copy):
+        size = integer_or_none("length", length)
+        if n_step.__class__ is int and n_step == 1 and not copy:  # most ask for that, and looking at gamma takes time
+            return self._reader.at(steps, _SINGLE if size is None else Steps(size), _paths(columns))
+        if size is not None or columns is not None:
             raise InputError("n_step= and copy= go with single steps, and with all columns: leave out length= and columns=")
-        return self._reader.at(steps, form if size is None else Steps(size), _paths(columns))
+        return self._reader.at(steps, n_step_form(n_step, gamma, apart=copy))
 
     def steps(self, ages: Any = None, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the ids of all steps that can be sampled, (len(buffer),): environment after environment, oldest first.

@@ -224,7 +224,7 @@ class BatchReader(ABC):
     def at(self, steps: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences that they start, in a form."""
         ids = step_names(steps)
-        single = isinstance(form, Steps) and form.length is None and not form.apart
+        single = isinstance(form, Steps) and form.length is None
         batch = self._at_once(paths, copy_numbered, ids) if single else None
         if batch is not None:
             return batch
