@@ -64,6 +64,7 @@ class DiskBufferError(Exception):
     """
 
     kind: ClassVar[str] = "error"
+    option = advice = ""  # of a MissingPackageError, too, which ImportError makes
 
     def __init__(self, *args: Any, option: str = "", advice: str = "") -> None:
         self.option, self.advice = option, advice

@@ -117,11 +117,16 @@ class Reader:
         return oldest, np.maximum(index.table[:, HEAD], oldest - 1)
 
     def usage(self) -> StoreUsage:
-        """Return what a store takes on the disk, and how its last writer left it; of one store, not of several writers'.
+        """Return what a store takes on the disk, and how its last writer left it. Walks all of its files.
 
-        Walks all of its files.
+        Raises
+        ------
+        InputError
+            There are the stores of several writers: read each alone.
         """
         store, index = self._of.store, self._of.index
+        if isinstance(self._of, WritersStores):
+            raise InputError(f"{self.path} has the stores of several writers; read each alone to see what it takes")
         layout, disk = store.layout, disk_usage(store.files)
         slots = np.concatenate([index.slots(stream) for stream in range(layout.streams)])
         columns = {path: disk.pop(path, 0) for path in layout.schema}

@@ -63,3 +63,15 @@ def test_an_error_shows_its_message_and_can_be_copied() -> None:
         for one in (error, copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
             assert (type(one), str(one), one.args, one.kind) == (type(error), "what is wrong", ("what is wrong",), KINDS[name])
         assert getattr(error, "msg", str(error)) == str(error)  # an ImportError's
+
+
+def test_every_error_has_an_option_and_advice_and_keeps_them_in_a_pickle() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert (kind("what").option, kind("what").advice, str(kind("what"))) == ("", "", "what")
+        if kind is errors.MissingPackageError:
+            continue  # whose message says how to install it
+        error = kind("what", option="size", advice="Do this")
+        for one in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert (one.option, one.advice, str(one)) == ("size", "Do this", "what. Do this")
+            assert str(one.advising("Do that")) == "what. Do that"

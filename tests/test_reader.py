@@ -187,6 +187,9 @@ def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("", "")
     reader = compare(path)
+    assert reader.writer is None
+    with pytest.raises(db.InputError, match="read each alone"):
+        reader.usage()
     table = reader.episodes("length == 30")
     assert reader.read("obs", table.start + np.arange(31) * reader.info.streams).tolist() == numbers["b"].tolist()
     with db.ReplayBuffer(path, writer="b") as buffer:
