@@ -57,7 +57,8 @@ class Appender:
     >>> from diskbuffer.plugin import Appender
     >>> place, columns = tempfile.mkdtemp() + "/store", {"obs": Column((), "int64"), "action": Column((), "int64")}
     >>> with Appender(place, columns=columns) as appender:
-    ...     appender.append({"obs": np.arange(11), "action": np.zeros(10, int)}, starts=True, tag="first")
+    ...     appender.begin(tag="first")
+    ...     appender.append({"obs": np.arange(11), "action": np.zeros(10, int)})
     ...     appender.end()
     """
 
@@ -70,18 +71,15 @@ class Appender:
         tags: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        given = ({} if like is None else options_of(like)) | options
+        given = ({} if like is None else like.options()) | options
         self._derived = {} if like is None else {path: like.columns[path] for path in sorted(like.derived - {"tag"})}
         self._derived = self._derived if derived is None else dict(derived)
         ReplayBuffer(place, **given).close()  # which also opens the one that was begun
         # In next-step mode, steps that look like resets would be left out.
         self._buffer = buffer = ReplayBuffer(place, mode="r+", autoreset="disabled", writer=given.get("writer"))
         self.frame_stack = buffer.frame_stack
-        self.columns = {
-            path: column
-            for path, column in buffer.columns.items()
-            if path not in (*buffer.columns.derived, *self._derived, *KEPT)
-        }
+        others = {*buffer.columns.derived, *self._derived, *KEPT}
+        self.columns = {path: column for path, column in buffer.columns.items() if path not in others}
         try:
             for tag in tags if tags is not None else () if like is None else like.tags:
                 buffer.tag(tag, [])
@@ -120,8 +118,8 @@ class Appender:
         self._tags[env].append(tag)
         self._over[env], self._is_first[env] = False, True
 
-    def append(self, block: Mapping[str, Any], env: int = 0, *, starts: bool = False, tag: str = "") -> None:
-        """Append the next steps of an environment, of one episode.
+    def append(self, block: Mapping[str, Any], env: int = 0) -> None:
+        """Append the next steps of an environment, of the episode that `begin` was called for.
 
         Parameters
         ----------
@@ -129,18 +127,12 @@ class Appender:
             By path, (T, ...) of each column; observations (T + 1, ...), the last of which is what the last step led to, or
             (T, ...) beside ``next_obs``. A reward that is missing is 0, and so are flags.
         env : int
-        starts : bool
-            Whether an episode begins with them, which `begin` was not called for.
-        tag : str
-            Its tag, where it begins.
 
         Raises
         ------
         InputError
             As `ReplayBuffer.extend` raises it, of values: a NaN, say.
         """
-        if starts:
-            self.begin(env, tag)
         steps = _steps(block)
         there, is_first = self.present(steps, env), self._is_first[env]
         self._passed[env] += steps
@@ -223,28 +215,6 @@ class Appender:
                 self.commit()
         finally:
             self.close()
-
-
-def options_of(info: StoreInfo) -> dict[str, Any]:
-    """Return the options of `ReplayBuffer` that make a store like another; columns that were written later apart."""
-    rows = {rows for path, rows in info.chunk_rows.items() if not info.columns[path].is_lossy}
-    columns = {path: column for path, column in info.columns.items() if path not in (*info.derived, *KEPT)}
-    names = (
-        "capacity",
-        "capacity_each",
-        "n_envs",
-        "frame_stack",
-        "padding",
-        "autoreset",
-        "segment_rows",
-        "environment",
-        "metadata",
-    )
-    return {
-        "columns": columns,
-        "chunk_rows": rows.pop() if len(rows) == 1 else None,
-        **{name: getattr(info, name) for name in names},
-    }
 
 
 def _steps(block: Mapping[str, Any]) -> int:

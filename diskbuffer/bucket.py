@@ -104,5 +104,12 @@ def place_of(path: Any) -> Path | Bucket:
     return Bucket(path) if is_url(path) else local_path(path)
 
 
+def directory_of(place: Path | Bucket, but: str) -> Path:
+    """Return where a store is on this machine; an InputError where it is in a bucket, that says what is not there."""
+    if isinstance(place, Bucket):
+        raise InputError(f"{place} is in a bucket, where {but}; copy it to a directory, as `aws s3 cp --recursive` does")
+    return place
+
+
 def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "diskbuffer"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.access import Access
-from diskbuffer.bucket import Bucket, place_of
+from diskbuffer.bucket import Bucket, directory_of, place_of
 from diskbuffer.checking import check
 from diskbuffer.closing import Closing, refuse_within_a_call
 from diskbuffer.columns.columns import Columns
@@ -1001,16 +1001,10 @@ class ReplayBuffer:
     def _build_alone(self, files: Files, number: int) -> None:
         self._open_log().copy_to(files, number)
 
-    def _directory(self, but: str) -> Path:
-        """Return where the store is on this machine; an InputError where it is in a bucket."""
-        if isinstance(self._place, Bucket):
-            raise InputError(f"{self.path} is in a bucket, where {but}; copy it to a directory, as `aws s3 cp --recursive` does")
-        return self._place
-
     @property
     def _of_all_writers(self) -> Path:
         """The directory that has the stores of all writers, of one of which this is the store."""
-        return self._directory("nobody writes").parent
+        return directory_of(self._place, "nobody writes").parent
 
     def _must_write_columns(self, what: str) -> None:
         if self._gathered is None:
@@ -1175,7 +1169,7 @@ class ReplayBuffer:
         """The store as a read-only zarr group. The newest rows may be in ``_tail`` only, until `close`."""
         import zarr
 
-        root = self._directory("this is not offered")
+        root = directory_of(self._place, "this is not offered")
         directory.refuse_all_links(self._store.files)  # which zarr would follow
         return zarr.open_group(str(root), mode="r")
 
@@ -1192,7 +1186,7 @@ class ReplayBuffer:
             The store was moved, removed or replaced since it was opened.
         """
         self._check_open()
-        root = self._directory("stores are not checked")
+        root = directory_of(self._place, "stores are not checked")
         self._check_in_place()
         report = check(root, progress=progress)
         self._check_in_place()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.access import Access
-from diskbuffer.bucket import Bucket
+from diskbuffer.bucket import Bucket, directory_of
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.marking import make_mark, make_snapshot
@@ -76,11 +76,9 @@ class Copies:
         """
         wanted = local_path(path)
         self._access.check_open()
-        if isinstance(self._place, Bucket):
-            raise InputError(f"{self._place} is in a bucket, where there are no snapshots; copy it to a directory")
         if self._gathered is not None:
             self._access.write_columns()
-        with snapshots.place_for(self._place, wanted) as building:
+        with snapshots.place_for(directory_of(self._place, "there are no snapshots"), wanted) as building:
             if self._gathered is not None:
                 make_snapshot(self._gathered, building.files)
             elif self._copy is not None:

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from diskbuffer.bucket import Bucket
+from diskbuffer.bucket import Bucket, directory_of
 from diskbuffer.errors import InputError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
@@ -26,7 +26,7 @@ from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles
+from diskbuffer.store.system.bucket_files import BucketFiles, files_of
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
@@ -58,11 +58,7 @@ class Opened:
 def open_place(place: Path | Bucket, wanted: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
     """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
     if writer is not None:
-        if isinstance(place, Bucket):
-            raise InputError(
-                f"{place} is in a bucket, where nobody writes; copy it to a directory, as `aws s3 cp --recursive` does"
-            )
-        place, wanted = join_writers(place, check_name(writer), wanted, mode)
+        place, wanted = join_writers(directory_of(place, "nobody writes"), check_name(writer), wanted, mode)
         files = Files(place)
         return Opened(place, in_turn(lambda: _open_store(files, wanted, mode, mark)), None, wanted)
     files = _files_at(place, mode)
@@ -96,11 +92,9 @@ def join_limiter(
 
 def _files_at(place: Path | Bucket, mode: str) -> Files:
     """Return the files of a place, which is to be opened in a mode."""
-    if not isinstance(place, Bucket):
-        return Files(place)
-    if mode != "r":
+    if isinstance(place, Bucket) and mode != "r":
         raise ReadOnlyError(f"{place} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory")
-    return BucketFiles(place)
+    return files_of(place)
 
 
 def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:

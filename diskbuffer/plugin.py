@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import typing
 
-from diskbuffer.endings import CUT_OFF, ENDINGS, FLAGGED, RUNNING
+from diskbuffer.endings import CUT_OFF, FLAGGED, RUNNING
 from diskbuffer.environment import describe as describe_spaces
 from diskbuffer.environment import is_sane
 from diskbuffer.environment import numbers as as_numbers
@@ -42,7 +42,7 @@ from diskbuffer.wording import counted, either, for_command_line, format_option
 from diskbuffer.wording import size as human_size
 
 if typing.TYPE_CHECKING:
-    from diskbuffer.appender import Appender, options_of
+    from diskbuffer.appender import Appender
     from diskbuffer.index.growing_array import GrowingArray
     from diskbuffer.inputs import step_names
     from diskbuffer.native.transforms import interleave
@@ -55,7 +55,6 @@ __all__ = [
     "BUILT_IN",
     "CHECKSUM",
     "CUT_OFF",
-    "ENDINGS",
     "FLAGGED",
     "FLAGS",
     "KEPT",
@@ -101,7 +100,6 @@ __all__ = [
     "leaves",
     "local_path",
     "one_of",
-    "options_of",
     "progress_bar",
     "put",
     "put_argument",
@@ -116,7 +114,6 @@ __all__ = [
 
 _LATER = {
     "Appender": "diskbuffer.appender",
-    "options_of": "diskbuffer.appender",
     "GrowingArray": "diskbuffer.index.growing_array",
     "interleave": "diskbuffer.native.transforms",
     "SharedStore": "diskbuffer.shared_store",

@@ -22,8 +22,9 @@ from diskbuffer.store.copies import marks
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
 from diskbuffer.store.last_writer import State, how_it_was_left
+from diskbuffer.store.system.bucket_files import files_of
 from diskbuffer.store.system.writer_lock import is_held, read_holder
-from diskbuffer.store_info import StoreInfo, StoreUsage, disk_usage, files_of
+from diskbuffer.store_info import StoreInfo, StoreUsage, disk_usage
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
@@ -240,7 +241,7 @@ class Reader:
         starts = index.starts(stream)
         if not len(starts) or position < starts[0]:
             raise EvictedError(f"step {step} is not there any more: its episode was evicted, or cleared")
-        first = max(position - self.info.frame_stack + 1, index.first_frame(stream, position))
+        first = max(position - index.context, index.first_frame(stream, position))
         return np.arange(first, position + 1) * streams + stream
 
     def close(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.gathering.description import is_gathering, read_description
-from diskbuffer.schema import Column
+from diskbuffer.schema import KEPT, Column
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
-from diskbuffer.store.system.bucket_files import BucketFiles
+from diskbuffer.store.system.bucket_files import files_of
 from diskbuffer.store.system.files import Files
 
 
@@ -95,6 +95,16 @@ class StoreInfo:
             damage,
         )
 
+    def options(self) -> dict[str, Any]:
+        """Return the options of `ReplayBuffer` that make such a store, without the columns that were written later."""
+        rows = {rows for path, rows in self.chunk_rows.items() if not self.columns[path].is_lossy}
+        names = ("capacity", "capacity_each", "n_envs", "frame_stack", "padding", "autoreset", "segment_rows")
+        return {
+            "columns": {path: column for path, column in self.columns.items() if path not in (*self.derived, *KEPT)},
+            "chunk_rows": rows.pop() if len(rows) == 1 else None,
+            **{name: getattr(self, name) for name in (*names, "environment", "metadata")},
+        }
+
 
 def read_info(place: str | os.PathLike[str] | Bucket, damage: str | None = None) -> StoreInfo:
     """Return what the description of a store says, and nothing else is read; `damage` is known to be wrong with the rest.
@@ -114,11 +124,6 @@ def writers_of(place: str | os.PathLike[str] | Bucket) -> tuple[str, ...] | None
     """Return the names of the writers whose stores are below a directory; None where it has one store, or something else."""
     files = files_of(place_of(place))
     return tuple(entry.name for entry in read_description(files).writers) if is_gathering(files) else None
-
-
-def files_of(place: Path | Bucket) -> Files:
-    """Return the files at a place."""
-    return BucketFiles(place) if isinstance(place, Bucket) else Files(place)
 
 
 @dataclass(frozen=True)

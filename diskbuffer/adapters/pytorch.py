@@ -88,8 +88,8 @@ class BatchDataset(IterableDataset[Any]):
         """Return a copy of the sampler, as it is, that draws with a seed of its own."""
         sampler, state = copy.deepcopy(self._sampler), self._sampler.state_dict()
         seed = np.random.SeedSequence([state["seed"], worker_seed, self._passes]).generate_state(1)[0]
-        if "epochs" in state:  # where an epoch was left in another order is no place in this one
-            state["epochs"] |= {"frozen": [], "steps": 0, "at": 0}
+        if sampler.epochs is not None:  # where an epoch was left in another order is no place in this one
+            state["epochs"] = sampler.epochs.at_the_beginning(state["epochs"])
         sampler.load_state_dict(state | {"seed": int(seed), "ahead": []})
         return sampler
 

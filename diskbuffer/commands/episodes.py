@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, number, show, show_json, table
+from diskbuffer.commands.output import number, show, show_json, table, told_of_damage
 from diskbuffer.errors import InputError
 from diskbuffer.plugin import EpisodeTable, Reader, counted
 
@@ -53,9 +53,7 @@ def episodes(
         show_json(shown.to_rows())
     else:
         _show(shown, found, every)
-    if (damage := reader.info.damage) is not None:
-        complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {reader.path}")
-    return WELL if damage is None else WRONG
+    return told_of_damage(reader.info.damage, reader.path)
 
 
 def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, table
+from diskbuffer.commands.output import WELL, number, plain, show, show_json, table, told_of_damage
 from diskbuffer.errors import CorruptionError
 from diskbuffer.inspect.summary import NEWEST, description, summary
 from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, read_info, writers_of
@@ -38,9 +38,7 @@ def info(path: str, /, *, json: bool = False) -> int:
         show_json(found)
     else:
         _show(found)
-    if found["damage"] is not None:
-        complain(f"This store is damaged: {found['damage']}", f"Run: diskbuffer check {found['path']}")
-    return WELL if found["damage"] is None else WRONG
+    return told_of_damage(found["damage"], found["path"])
 
 
 def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:

@@ -52,6 +52,14 @@ def complain(*lines: str) -> None:
     print(*map(plain, "\n".join(lines).split("\n")), sep="\n", file=sys.stderr)
 
 
+def told_of_damage(damage: str | None, path: object) -> int:
+    """Say what is wrong with a store, if anything is; return the exit code."""
+    if damage is None:
+        return WELL
+    complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {path}")
+    return WRONG
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), title: str | None = None) -> Table:
     """Return a table of texts; columns are aligned at the right, but for those of the headings in `left`."""
     from rich import box

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, console, number, plain, show_json
+from diskbuffer.commands.output import WELL, WRONG, complain, console, number, plain, show_json, told_of_damage
 from diskbuffer.commands.output import show as shown
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
@@ -89,11 +89,11 @@ def show(
 
 
 def _code(reader: Reader, damaged: Any) -> int:
-    if (damage := reader.info.damage) is not None:
-        complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {reader.path}")
-    elif damaged:
-        complain(f"Some of this is damaged, and left out. Run: diskbuffer check {reader.path}")
-    return WRONG if damage is not None or damaged else WELL
+    code = told_of_damage(reader.info.damage, reader.path)
+    if code != WELL or not damaged:
+        return code
+    complain(f"Some of this is damaged, and left out. Run: diskbuffer check {reader.path}")
+    return WRONG
 
 
 def _picture_column(reader: Reader, column: str | None) -> str | None:

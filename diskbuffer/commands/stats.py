@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, show, show_json, show_lines, table
+from diskbuffer.commands.output import EIGHTHS, WRONG, number, show, show_json, show_lines, table, told_of_damage
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
 from diskbuffer.plugin import Reader
@@ -41,9 +41,8 @@ def stats(path: str, /, *, rows: Whole = MOST_ROWS, seconds: float = SECONDS, se
         show_json(found)
     else:
         _show(reader, found)
-    if (damage := reader.info.damage) is not None:
-        complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {reader.path}")
-    return WRONG if damage is not None or any(finding["kind"] == "damaged" for finding in found["findings"]) else WELL
+    code = told_of_damage(reader.info.damage, reader.path)
+    return WRONG if any(finding["kind"] == "damaged" for finding in found["findings"]) else code
 
 
 def _histogram(counts: list[int]) -> str:

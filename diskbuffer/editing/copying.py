@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from diskbuffer import Column, ReplayBuffer
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
-from diskbuffer.editing.newest import newest_steps
+from diskbuffer.editing.newest import newest_steps, within_capacity
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeData, EpisodeTable, integer, integer_or_none, read_info, writers_of
+from diskbuffer.plugin import EpisodeData, EpisodeTable, StoreInfo, integer, integer_or_none, read_info, writers_of
 
 StorePath = str | os.PathLike[str]
 
@@ -75,22 +75,20 @@ def copy(
     frame_stack = integer_or_none("frame_stack", frame_stack)
     path = place_beside(new, store)
     several, info = writers_of(store) is not None, read_info(store)
+    most = info.capacity
     if capacity is not None:
-        capacity = None if capacity == "all" else integer("capacity", capacity, frame_stack or info.frame_stack)
-        resized = capacity != info.capacity
-    else:
-        resized = False
-    most = info.capacity if capacity is None and not resized else capacity
+        most = None if capacity == "all" else integer("capacity", capacity, frame_stack or info.frame_stack)
+    resized = most != info.capacity
     stacked = frame_stack not in (None, info.frame_stack)
     asked = (where, columns, codec or None, chunk_rows)
     if not several and all(option is None for option in asked) and not stacked:
-        return _linked(store, path, {"capacity": capacity} if resized else {})
+        return _linked(store, path, {"capacity": most} if resized else {})
 
-    def choose(table: EpisodeTable) -> EpisodeTable:
+    def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
         return newest_steps(table, most, info)
 
     def change(new: NewStore) -> NewStore:
-        changes: dict[str, Any] = {"capacity": capacity, "segment_rows": None} if resized else {}
+        changes: dict[str, Any] = {"capacity": most, "segment_rows": None} if resized else {}
         changes |= {} if chunk_rows is None else {"chunk_rows": chunk_rows}
         return new.changed(columns=_recoded(new.columns, codec or {}), **changes)
 
@@ -122,10 +120,10 @@ def delete(store: StorePath, new: StorePath, where: str, *, progress: bool = Tru
     CorruptionError, LockedError
         As for `copy`.
     """
-    path, info = place_beside(new, store), read_info(store)
+    path = place_beside(new, store)
 
-    def choose(table: EpisodeTable) -> EpisodeTable:
-        table = newest_steps(table, info.capacity, info)
+    def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
+        table = within_capacity(table, info)
         gone = table.where(where)
         if not gone.any():
             raise InputError(f"{store} has no episode for which that holds: there is nothing to delete")

@@ -12,7 +12,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import Appender, EpisodeData, is_observation, local_path, options_of, progress_bar
+from diskbuffer.plugin import Appender, EpisodeData, is_observation, local_path, progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,12 @@ class NewStore:
     @classmethod
     def like(cls, source: StoreSource) -> NewStore:
         """Return a store like the one that a source reads, with the columns that it reads."""
-        contents, options = source.contents, options_of(source.info)
+        contents, options = source.contents, source.info.options()
         del options["columns"]
         return cls(
             columns={name: column for name, column in contents.columns.items() if name not in contents.derived},
             derived={name: column for name, column in contents.columns.items() if name in contents.derived},
-            options=options | {"frame_stack": contents.frame_stack, "tags": source.info.tags},
+            options=options | {"tags": source.info.tags},
         )
 
     def changed(self, *, columns: Any = None, derived: Any = None, **options: Any) -> NewStore:

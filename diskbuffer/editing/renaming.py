@@ -11,10 +11,10 @@ from pathlib import Path
 from diskbuffer import Column
 from diskbuffer.editing.copying import rewrite
 from diskbuffer.editing.new_store import NewStore, place_beside
-from diskbuffer.editing.newest import newest_steps
+from diskbuffer.editing.newest import within_capacity
 from diskbuffer.errors import SchemaError
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.plugin import BUILT_IN, TAG, EpisodeData, is_observation, read_info
+from diskbuffer.plugin import BUILT_IN, TAG, EpisodeData, is_observation
 
 
 def rename_column(
@@ -45,8 +45,7 @@ def rename_column(
         As for `copy`.
     """
     path = place_beside(new, store)
-    info = read_info(store)
-    with closing(StoreSource(store, choose=lambda table: newest_steps(table, info.capacity, info))) as source:
+    with closing(StoreSource(store, choose=within_capacity)) as source:
         _check(source, old, name)
 
         def renamed(columns: Mapping[str, Column]) -> dict[str, Column]:

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.editing.new_store import NewStore, place_beside
-from diskbuffer.editing.newest import newest_steps
+from diskbuffer.editing.newest import within_capacity
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeTable, counted, integer, is_store, progress_bar, read_info
+from diskbuffer.plugin import EpisodeTable, counted, integer, is_store, progress_bar
 
 StorePath = str | os.PathLike[str]
 Int64 = npt.NDArray[np.int64]
@@ -69,8 +69,7 @@ def split(
     paths = [place_beside(path, store) for path in new]
     if isinstance(new, str) or len(paths) < 2 or len({*paths}) < len(paths):
         raise InputError("give two or more different paths of new stores")
-    info = read_info(store)
-    with closing(StoreSource(store, choose=lambda table: newest_steps(table, info.capacity, info))) as source:
+    with closing(StoreSource(store, choose=within_capacity)) as source:
         parts = _parts(source.table, len(paths), fractions, seed, tags, where)
         for path, part in zip(paths, parts, strict=True):
             if not len(part):

@@ -26,6 +26,7 @@ from diskbuffer.plugin import (
     EpisodeData,
     EpisodeTable,
     Reader,
+    StoreInfo,
     is_observation,
     local_path,
 )
@@ -47,8 +48,8 @@ class StoreSource:
         These alone, and the flags; "obs" is all columns whose paths begin with "obs/", too. All by default, but for those that
         the buffer writes for itself.
     choose : callable, optional
-        Is given the table of those episodes, and returns the table of those that are wanted. An episode of which it makes the
-        start a later one begins there.
+        Is given the table of those episodes and what the store is, and returns the table of those that are wanted. An episode of
+        which it makes the start a later one begins there.
     frame_stack : int, optional
         Frames in an observation, where these are not as many as the store says.
 
@@ -64,13 +65,13 @@ class StoreSource:
         where: str | None = None,
         columns: Collection[str] | None = None,
         *,
-        choose: Callable[[EpisodeTable], EpisodeTable] | None = None,
+        choose: Callable[[EpisodeTable, StoreInfo], EpisodeTable] | None = None,
         frame_stack: int | None = None,
     ) -> None:
         self._reader = Reader(local_path(path), frame_stack)
         table = self._reader.episodes(where)
         self.info, self._opened = self._reader.info, self._reader.version[0]
-        table = table if choose is None else choose(table)
+        table = table if choose is None else choose(table, self.info)
         self._table = table.select(np.lexsort((table.stream, table.start // self.info.streams)))
         self._columns = self._chosen(columns)
         self._read = 0  # bytes, since maps were let go

@@ -194,12 +194,6 @@ class Streams:
         """Return where the episodes of a stream start; the first may reach behind the oldest row."""
         return self._starts[stream].values
 
-    def has_lead(self, stream: int, position: int) -> bool:
-        """Tell whether there is a lead-in of the episode whose first row is at a position."""
-        firsts = self._leads[stream].values[::2]
-        at = int(np.searchsorted(firsts, position))
-        return at < len(firsts) and int(firsts[at]) == position
-
     def first_frame(self, stream: int, position: int) -> int:
         """Return where the frames of the episode that a row lies in begin: with its lead-in, or with the oldest row there is."""
         start = self.episode_of(stream, position)

@@ -138,6 +138,11 @@ class Epochs:
         """Return the place, as numbers and lists."""
         return {"epoch": self.place.epoch, "frozen": self.place.frozen, "steps": self.place.steps, "at": self.place.at}
 
+    @staticmethod
+    def at_the_beginning(state: dict[str, Any]) -> dict[str, Any]:
+        """Return a state whose next draw begins an epoch, of the steps that are there then."""
+        return {"epoch": state["epoch"], "frozen": [], "steps": 0, "at": 0}
+
     def load_state_dict(self, state: Any) -> None:
         """Go on from a place."""
         try:

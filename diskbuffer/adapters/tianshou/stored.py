@@ -99,7 +99,8 @@ class Stored(SharedStore):
         self._empty = [key for key in MINE if key in batch]
         self._complete(found)
         opened = self.opened
-        rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.columns.derived})
+        derived = opened.columns.derived
+        rows = given(found, {path: column for path, column in opened.columns.items() if path not in derived})
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
         new_episode = None if self.has_next else True  # nobody knows what came after a step, so each is an episode of its own
         rows[SLOT] = pack(self.next[envs], int(not self.has_next))
@@ -110,7 +111,7 @@ class Stored(SharedStore):
                 step = _arguments({path: values[n : n + 1] for path, values in rows.items()})
                 opened.extend(**step, env=env, new_episode=new_episode)
         self._move_on(envs)
-        recorded = {path: column for path, column in opened.columns.items() if path not in (*opened.columns.derived, *OURS)}
+        recorded = {path: column for path, column in opened.columns.items() if path not in (*derived, *OURS)}
         is_plain = self.has_next and recorded.keys() == set(TOP.values()) and not recorded["reward"].shape
         self._is_plain = is_plain
 
@@ -181,7 +182,10 @@ class Stored(SharedStore):
     def _later(self) -> list[str]:
         """Return the keys that were written later."""
         opened = self.open_to_read()
-        return [] if opened is None else [key_of(path) for path in opened.columns if path in opened.columns.derived]
+        if opened is None:
+            return []
+        derived = opened.columns.derived
+        return [key_of(path) for path in opened.columns if path in derived]
 
     def keys(self) -> list[str]:
         """Return the keys that steps have, flags apart."""

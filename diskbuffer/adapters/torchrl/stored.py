@@ -250,10 +250,9 @@ class Stored(SharedStore):
                 )
             self._append(entries.rows(self.read(self.steps(again)), len(again)), again)
         self._append(rows, places)
-        opened = self.opened
-        self._many_steps = ManySteps.of(
-            entries, {path: c for path, c in opened.columns.items() if path not in opened.columns.derived}
-        )
+        columns = self.opened.columns
+        recorded = {path: column for path, column in columns.items() if path not in columns.derived}
+        self._many_steps = ManySteps.of(entries, recorded)
 
     def _append(self, rows: dict[str, Any], places: Int64) -> None:
         """Add rows, (n, environments, ...), to the store as the steps of places, (n,)."""

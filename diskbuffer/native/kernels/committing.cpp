@@ -185,12 +185,12 @@ void BlockRecorder::commit_prefix(int64_t environment, int64_t step) {
             const bool is_given = sources[c].is_stacked && frame >= 0;
             observations[c] = is_given ? first + frame * target_.columns[c].row_bytes : target_.fills_zeros ? zeros_.data() : first;
         }
-        commit_row_alone(stream, observations, prefix.written == 0, true);
+        commit_row_alone(stream, observations, prefix.written == 0);
     }
 }
 
-// Write a row after the newest that is an episode of its own.
-void BlockRecorder::commit_row_alone(int64_t stream, const std::vector<const uint8_t*>& observations, bool terminated, bool truncated) {
+// Write a row of a prefix after the newest: an episode of its own, truncated.
+void BlockRecorder::commit_row_alone(int64_t stream, const std::vector<const uint8_t*>& observations, bool terminated) {
     Stream& newest = target_.table[stream];
     const int64_t position = newest.head + 1;
     for (int64_t c = 0; c < static_cast<int64_t>(target_.columns.size()); c++) {
@@ -200,7 +200,7 @@ void BlockRecorder::commit_row_alone(int64_t stream, const std::vector<const uin
         if (role == Role::is_last) *row(c, stream, position) = 1;
     }
     *row(target_.terminated, stream, position) = terminated;
-    *row(target_.truncated, stream, position) = truncated;
+    *row(target_.truncated, stream, position) = 1;
     write_word(stream, position, of_observation, 0);
     write_word(stream, position, of_step, 0);
     note_start(stream, position, -1);

@@ -175,7 +175,7 @@ class BlockRecorder {
     void copy_rows(int64_t c, int64_t stream, int64_t position, int64_t n, const uint8_t* source, int64_t stride) const;
     void clear_rows(int64_t c, int64_t stream, int64_t position, int64_t n) const;
     void commit_prefix(int64_t environment, int64_t step);
-    void commit_row_alone(int64_t stream, const std::vector<const uint8_t*>& observations, bool terminated, bool truncated);
+    void commit_row_alone(int64_t stream, const std::vector<const uint8_t*>& observations, bool terminated);
     void end_newest(int64_t stream);
     void remember_stacks(int64_t environment, int64_t first, int64_t last, bool starts_episode);
     uint32_t checksum(int64_t stream, int64_t position, int64_t word) const;

@@ -13,7 +13,7 @@ import stat
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -237,6 +237,11 @@ class BucketFiles(Files):
         """Tell whether that holds for some map since this was asked last."""
         found, self.cache.some_gone = self.cache.some_gone, False
         return found
+
+
+def files_of(place: Path | Bucket) -> Files:
+    """Return the files at a place."""
+    return BucketFiles(place) if isinstance(place, Bucket) else Files(place)
 
 
 def _below(objects: dict[str, Object], name: str) -> dict[str, Object]:
