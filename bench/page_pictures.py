@@ -191,7 +191,7 @@ def main() -> None:
             player.step()
         episodes = player.buffer.episodes
         episodes = episodes[episodes.ending != "running"]
-        player.buffer.tag("good", episodes.start[episodes.returns >= np.quantile(episodes.returns, 0.95)])
+        episodes[episodes.returns >= np.quantile(episodes.returns, 0.95)].set_tag("good")
         best = int(episodes.id[episodes.returns.argmax()])
         process, address = start(runs / "breakout")
         try:

@@ -82,7 +82,7 @@ class Appender:
         self.columns = {path: column for path, column in buffer.columns.items() if path not in others}
         try:
             for tag in tags if tags is not None else () if like is None else like.tags:
-                buffer.tag(tag, [])
+                buffer.episodes.of([]).set_tag(tag)
         except BaseException:
             buffer.close()
             raise
@@ -199,7 +199,7 @@ class Appender:
             starts, there = episodes.start[mine], episodes.tag[mine]
             wanted = np.array(tags[len(tags) - len(starts) :], np.str_)
             for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
-                self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
+                episodes.of(starts[(wanted == tag) & (there != tag)]).set_tag(tag)
 
     def close(self) -> None:
         """Close the store, which has what was appended so far; `commit` first, to have all else."""

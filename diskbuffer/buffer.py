@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
@@ -23,7 +23,6 @@ from diskbuffer.checking import check
 from diskbuffer.closing import Closing, refuse_within_a_call
 from diskbuffer.columns.columns import Columns
 from diskbuffer.columns.derived import DerivedColumns
-from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.copies import Copies
 from diskbuffer.draws import Steps
 from diskbuffer.episodes import Episode, Episodes
@@ -31,7 +30,7 @@ from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedEr
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.index.fields import LOW
-from diskbuffer.inputs import device_of, integers, seconds_of, step_names
+from diskbuffer.inputs import column_paths, device_of, integers, seconds_of, step_names
 from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
@@ -57,7 +56,6 @@ from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import TAG, Column
-from diskbuffer.store import directory
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks
 from diskbuffer.store.system.files import Files
@@ -65,9 +63,7 @@ from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.wording import counted
 
 if TYPE_CHECKING:
-    import pandas
-    import xarray
-    import zarr
+    pass
 
 _SINGLE = Steps()
 _TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
@@ -699,7 +695,7 @@ class ReplayBuffer:
         self._check_open()
         size = integer_or_none("length", length)
         if n_step.__class__ is int and n_step == 1 and not copy:  # most ask for that, and looking at gamma takes time
-            return self._reader.at(steps, _SINGLE if size is None else Steps(size), _paths(columns))
+            return self._reader.at(steps, _SINGLE if size is None else Steps(size), column_paths(columns))
         if size is not None or columns is not None:
             raise InputError("n_step= and copy= go with single steps, and with all columns: leave out length= and columns=")
         return self._reader.at(steps, n_step_form(n_step, gamma, apart=copy))
@@ -749,53 +745,7 @@ class ReplayBuffer:
         """
         self._check_open()
         episode = which if isinstance(which, Episode) else self.episodes.find(which)
-        return self._reader.episode(episode, _paths(columns))
-
-    def iterate_episodes(self, episodes: Episodes | None = None, *, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-        """Yield one episode after the other, as `episode` returns them. Those that are evicted meanwhile are left out.
-
-        Parameters
-        ----------
-        episodes : Episodes, optional
-            Some of `episodes`, such as ``buffer.episodes[buffer.episodes.returns > 10]``; all of them by default.
-        columns : sequence of str, optional
-            As in `at`: these alone are read.
-        """
-        self._check_open()
-        return self._iterate(self._some(episodes), columns)
-
-    def _iterate(self, episodes: Episodes, columns: Sequence[str] | None) -> Iterator[Batch]:
-        for episode in episodes:
-            if self.remaining([episode.start])[0] < episode.length:
-                continue
-            try:
-                batch = self.episode(episode, columns=columns)
-            except InputError:
-                if self.remaining([episode.start])[0] < episode.length:
-                    continue  # another thread added since
-                raise
-            yield batch
-
-    def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
-        """Count the steps of its episode that there are from each step on, itself among them; of one that runs, so far.
-
-        Parameters
-        ----------
-        steps : (n,) integers
-            As in a batch's ``steps``.
-
-        Returns
-        -------
-        (n,) int64
-            0 where a step was evicted, or never was one.
-        """
-        self._check_open()
-        return self._reader.remaining(steps)
-
-    def elapsed(self, steps: Any) -> npt.NDArray[np.int64]:
-        """Count the steps of its episode that came before each step, evicted ones, too; -1 where a step itself was evicted."""
-        self._check_open()
-        return self._reader.elapsed(steps)
+        return self._reader.episode(episode, column_paths(columns))
 
     def loader(
         self,
@@ -933,30 +883,6 @@ class ReplayBuffer:
     def _threads(self, threads: int | None) -> int:
         return self._reader.gatherer.threads if threads is None else integer("threads", threads)
 
-    # Columns written back
-
-    def tag(self, tag: str | None, steps: Any) -> int:
-        """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.
-
-        ``buffer.episodes.tag`` shows it, and the column ``tag`` has its number: ``buffer.tags[number - 1]``, 0 where there is
-        none.
-
-        Parameters
-        ----------
-        tag : str or None
-            "demonstration", "task 3", ...; 65,535 different ones at most.
-        steps : (n,) or (n, length) integers
-            One or more of each episode, such as ``buffer.episodes.start``. The episodes must be over.
-
-        Returns
-        -------
-        int
-            How many episodes were tagged.
-        """
-        with self._store.lock:
-            self._writing_columns()
-            return tag_episodes(self._derived, tag, steps)
-
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only.
 
@@ -1084,94 +1010,17 @@ class ReplayBuffer:
         return Access(self._check_open, self._writing_columns, self._must_write_columns)
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that there are; the column ``tag`` has their numbers, from 1 on."""
-        return self._store.layout.tags
-
-    @property
     def episodes(self) -> Episodes:
-        """The episodes, as columns. Reads two flags of each: milliseconds for thousands."""
+        """The episodes: a table that is read when it is first asked for, to select, tag and read them."""
         self._check_open()
-        return Episodes.of(self._reader.episodes(), EpisodeReader(self._reader))
-
-    def to_pandas(self, columns: Sequence[str] | None = None, episodes: Episodes | None = None) -> pandas.DataFrame:
-        """Return steps as a table, a row each, by name: episode (its id), stream, t (the step's number in its episode), columns.
-
-        ``buffer.episodes.to_pandas()`` is the table of episodes.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Columns' paths; those with 32 numbers a step at most by default. Arrays are taken apart: "obs[0]", "obs[1]", ...
-        episodes : Episodes, optional
-            Some of `episodes`; all of them by default.
-
-        Raises
-        ------
-        InputError
-            There is no such column, it is too large for a table, or an episode was evicted since.
-        MissingPackageError
-            pandas is not installed.
-
-        Notes
-        -----
-        Reads all of it into memory.
-        """
-        self._check_open()
-        found: pandas.DataFrame = notebook("pandas_tables").of_steps(EpisodeReader(self._reader), self._some(episodes), columns)
-        return found
-
-    def to_xarray(self, episodes: Episodes | None = None, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
-        """Return steps as a data set of xarray that reads what is indexed, and nothing else.
-
-        Its first dimension is ``step``, whose index has the names of the steps: ``.sel(step=buffer.episodes[3].steps)``. There is
-        a variable for each column, by path, and ``next_obs`` beside ``obs``; the coordinates ``episode``, ``stream``, ``t`` (the
-        step's number in its episode), ``ending`` and ``tag`` tell of each step what they tell of its episode. A column that has
-        one of these names gets an underscore after it.
-
-        Parameters
-        ----------
-        episodes : Episodes, optional
-            Some of `episodes`; all of them by default.
-        dims : mapping of str to sequence of str, optional
-            What the axes of a column are called: ``{"obs/joints": ("arm", "joint")}``. By default those of pictures are "height",
-            "width" and "channel", with the column's path before it where sizes differ; "frame" where the buffer stacks; and those
-            of others the path and a number.
-
-        Raises
-        ------
-        InputError
-            `dims` does not fit. Later, where something is read: a step was evicted since.
-        MissingPackageError
-            xarray is not installed.
-
-        Notes
-        -----
-        Takes 8 bytes of memory a step, for the index. What was evicted is no longer there: make another data set then.
-        """
-        self._check_open()
-        found: xarray.Dataset = notebook("xarray_dataset").of_steps(EpisodeReader(self._reader), self._some(episodes), dims or {})
-        return found
-
-    def _some(self, episodes: Episodes | None) -> Episodes:
-        if episodes is not None and not isinstance(episodes, Episodes):
-            raise InputError(f"expected some of buffer.episodes, such as buffer.episodes[:10], found {type(episodes).__name__}")
-        return self.episodes if episodes is None else episodes
+        return Episodes(self._derived, self._access)
 
     def _repr_html_(self) -> str | None:
         if self._closing.closed:
             return None  # as its `repr` says
-        found: str = notebook("buffer").html(EpisodeReader(self._reader), self.stats(), self.columns.derived, self.episodes)
+        source, derived = EpisodeReader(self._reader), self.columns.derived
+        found: str = notebook("buffer").html(source, self.stats(), derived, self._reader.episodes())
         return found
-
-    @property
-    def zarr(self) -> zarr.Group:
-        """The store as a read-only zarr group. The newest rows may be in ``_tail`` only, until `close`."""
-        import zarr
-
-        root = directory_of(self._place, "this is not offered")
-        directory.refuse_all_links(self._store.files)  # which zarr would follow
-        return zarr.open_group(str(root), mode="r")
 
     def check(self, progress: bool = True) -> Report:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
@@ -1273,13 +1122,6 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the columns that alone are to be read, each once."""
-    if isinstance(columns, str):
-        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-    return None if columns is None else tuple(dict.fromkeys(columns))
 
 
 def _recover(root: Path) -> None:

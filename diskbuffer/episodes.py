@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.access import Access
+from diskbuffer.columns.derived import DerivedColumns
+from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.errors import InputError
+from diskbuffer.inputs import column_paths, step_names
 from diskbuffer.notebook import notebook
+from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, Int64, row_of
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.shown import Picture, Video
 
 if TYPE_CHECKING:
     import pandas
+    import xarray
 
 
 class Episode(EpisodeFields):
@@ -122,39 +127,70 @@ class Episode(EpisodeFields):
         return found
 
 
-@dataclass(frozen=True)
-class Episodes(EpisodeColumns):
-    """Episodes of which a step can be sampled, stream after stream, as columns of equal length.
+class Episodes:
+    """Episodes of a buffer of which a step can be sampled, stream after stream: a table that is read when it is first asked for.
 
     Index it as an array: ``episodes[3]`` is the fourth of them, ``episodes[episodes.length > 100]`` are some, which samplers
     take as ``episodes=``. As episodes come and go, their places change, and their ids do not: ``episodes.find(id)`` is one.
-
-    Attributes
-    ----------
-    stream : (n,) int64
-    start : (n,) int64
-        The first step that can be sampled, as in a batch's ``steps``. Eviction may have taken earlier ones.
-    length : (n,) int64
-        Steps that can be sampled.
-    ending : (n,) str
-        "terminated", "truncated" (both, then "terminated"), "cut off", or "running".
-    tag : (n,) str
-        As `ReplayBuffer.tag` gave it, else "".
-    id : (n,) int64
-        That of the step which the episode began with, as in a batch's ``steps``, also where eviction has taken that step.
+    Once read, which takes milliseconds for thousands, the table stays as it is, also when the buffer was closed;
+    ``buffer.episodes`` is another one each time, and ``buffer.episodes[:]`` reads it at once.
     """
 
-    _source: EpisodeReader = field(repr=False, compare=False)
+    def __init__(
+        self, derived: DerivedColumns, access: Access, table: EpisodeColumns | None = None, steps: Int64 | None = None
+    ) -> None:
+        self._derived, self._reader, self._access = derived, derived.reader, access
+        self._known, self._steps = table, steps
 
-    @classmethod
-    def of(cls, columns: EpisodeColumns, source: EpisodeReader) -> Episodes:
-        """Return episodes that read from a source when they are asked."""
-        return cls(columns.stream, columns.start, columns.length, columns.ending, columns.tag, columns.id, source)
+    @property
+    def _source(self) -> EpisodeReader:
+        return EpisodeReader(self._reader)
+
+    @property
+    def _table(self) -> EpisodeColumns:
+        if self._known is None:
+            self._access.check_open()
+            every = self._reader.episodes()
+            self._known = every if self._steps is None else every.some(every.rows_of(self._steps, self._reader.streams))
+        return self._known
+
+    @property
+    def stream(self) -> Int64:
+        """The environment, or that of one of several writers, (n,) int64."""
+        return self._table.stream
+
+    @property
+    def start(self) -> Int64:
+        """The first step that can be sampled, as in a batch's ``steps``, (n,) int64. Eviction may have taken earlier ones."""
+        return self._table.start
+
+    @property
+    def length(self) -> Int64:
+        """Steps that can be sampled, (n,) int64."""
+        return self._table.length
+
+    @property
+    def ending(self) -> npt.NDArray[np.str_]:
+        """How each ended, (n,) str: "terminated", "truncated" (both, then "terminated"), "cut off", or "running"."""
+        return self._table.ending
+
+    @property
+    def tag(self) -> npt.NDArray[np.str_]:
+        """The tag that `set_tag` gave, else "", (n,) str."""
+        return self._table.tag
+
+    @property
+    def id(self) -> Int64:
+        """The id of the step which the episode began with, (n,) int64, also where eviction has taken that step."""
+        return self._table.id
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:
         """Sums of the rewards that are there, (n, ...) float64, NaN where an episode was evicted since. Reads all of them."""
-        return self._source.sum_rewards(self)
+        return self._source.sum_rewards(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
 
     def __iter__(self) -> Iterator[Episode]:
         return (self[n] for n in range(len(self)))
@@ -170,10 +206,10 @@ class Episodes(EpisodeColumns):
             n = operator.index(which)
         except TypeError:
             try:
-                return Episodes.of(self.some(which), self._source)
+                return Episodes(self._derived, self._access, self._table.some(which))
             except (IndexError, TypeError) as error:
                 raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
-        episode = Episode(*self.one(n))
+        episode = Episode(*self._table.one(n))
         episode._reader = self._source
         return episode
 
@@ -181,22 +217,164 @@ class Episodes(EpisodeColumns):
         """Return the episode of an id; an InputError where none of these has it."""
         return self[row_of(self.id, id)]
 
-    def to_pandas(self, *, returns: bool = True) -> pandas.DataFrame:
+    def of(self, steps: Any) -> Episodes:
+        """Return the buffer's episodes that steps lie in, each once.
+
+        Parameters
+        ----------
+        steps : (n,) or (n, length) integers
+            As in a batch's ``steps``; -1 in sequences is left out.
+
+        Raises
+        ------
+        InputError
+            A step was evicted, or never was one.
+        """
+        ids = step_names(steps, of_sequences=True)
+        ids = ids[ids != -1] if ids.ndim == 2 else ids
+        gone = ids[self.remaining(ids) == 0]
+        if len(gone):
+            raise InputError(f"step {gone[0]} is in no episode that is there: it was evicted, or was never added")
+        return Episodes(self._derived, self._access, None, ids)
+
+    def set_tag(self, tag: str | None) -> int:
+        """Tag these episodes, in place of the tags that they have; None takes them away.
+
+        ``buffer.episodes.tag`` shows it from then on, and the column ``tag`` has its number: that of the first of `tag_names` is
+        1, and 0 is none.
+
+        Parameters
+        ----------
+        tag : str or None
+            "demonstration", "task 3", ...; 65,535 different ones at most.
+
+        Returns
+        -------
+        int
+            How many episodes were tagged.
+
+        Raises
+        ------
+        InputError
+            That is no tag, an episode is not over, or it was evicted since. None was tagged.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        """
+        steps = self.start if self._steps is None else self._steps
+        with self._reader.lock:
+            self._access.write_columns()
+            return tag_episodes(self._derived, tag, steps)
+
+    @property
+    def tag_names(self) -> tuple[str, ...]:
+        """The tags that the buffer's episodes were ever given; the column ``tag`` has their numbers, from 1 on."""
+        return self._derived.store.layout.tags
+
+    def remaining(self, steps: Any) -> Int64:
+        """Count the steps of its episode that there are from each step on, itself among them; of one that runs, so far.
+
+        Parameters
+        ----------
+        steps : (n,) integers
+            As in a batch's ``steps``, of any of the buffer's episodes.
+
+        Returns
+        -------
+        (n,) int64
+            0 where a step was evicted, or never was one.
+        """
+        self._access.check_open()
+        return self._reader.remaining(steps)
+
+    def elapsed(self, steps: Any) -> Int64:
+        """Count the steps of its episode that came before each step, evicted ones, too; -1 where a step itself was evicted."""
+        self._access.check_open()
+        return self._reader.elapsed(steps)
+
+    def read(self, *, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Yield one episode after the other, as `ReplayBuffer.episode` returns it. Those that were evicted since are left out.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            As in `ReplayBuffer.at`: these alone are read.
+        """
+        paths = column_paths(columns)
+        return self._batches(paths)
+
+    def _batches(self, paths: tuple[str, ...] | None) -> Iterator[Batch]:
+        for episode in self:
+            if self.remaining([episode.start])[0] < episode.length:
+                continue
+            try:
+                batch = self._reader.episode(episode, paths)
+            except InputError:
+                if self.remaining([episode.start])[0] < episode.length:
+                    continue  # another thread added since
+                raise
+            yield batch
+
+    def to_pandas(self, *, steps: bool = False, columns: Sequence[str] | None = None, returns: bool = True) -> pandas.DataFrame:
         """Return them as a table, a row each by id: stream, start, length, returns, ending (categorical), tag.
 
         Parameters
         ----------
+        steps : bool
+            Whether to return a row for each of their steps instead, by its id: episode (its id), stream, t (the step's number in
+            its episode), columns. Reads all of it into memory.
+        columns : sequence of str, optional
+            Of steps: columns' paths; those with 32 numbers a step at most by default. Arrays are taken apart: "obs[0]", "obs[1]",
+            ...
         returns : bool
-            Whether to read all rewards and sum them up. Where a reward is an array, its components are "returns[0]", ...
+            Of episodes: whether to read all rewards and sum them up. Where a reward is an array, its components are
+            "returns[0]", ...
 
         Raises
         ------
+        InputError
+            There is no such column, it is too large for a table, or an episode was evicted since.
         MissingPackageError
             pandas is not installed.
         """
-        found: pandas.DataFrame = notebook("pandas_tables").of_episodes(self._source, self, returns)
+        tables = notebook("pandas_tables")
+        if columns is not None and not steps:
+            raise InputError("columns= are those of steps: give steps=True, too")
+        found: pandas.DataFrame
+        if steps:
+            found = tables.of_steps(self._source, self._table, columns)
+        else:
+            found = tables.of_episodes(self._source, self._table, returns)
+        return found
+
+    def to_xarray(self, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
+        """Return their steps as a data set of xarray that reads what is indexed, and nothing else.
+
+        Its first dimension is ``step``, whose index has the ids of the steps: ``.sel(step=buffer.episodes[3].steps)``. There is
+        a variable for each column, by path, and ``next_obs`` beside ``obs``; the coordinates ``episode``, ``stream``, ``t`` (the
+        step's number in its episode), ``ending`` and ``tag`` tell of each step what they tell of its episode. A column that has
+        one of these names gets an underscore after it.
+
+        Parameters
+        ----------
+        dims : mapping of str to sequence of str, optional
+            What the axes of a column are called: ``{"obs/joints": ("arm", "joint")}``. By default those of pictures are "height",
+            "width" and "channel", with the column's path before it where sizes differ; "frame" where the buffer stacks; and those
+            of others the path and a number.
+
+        Raises
+        ------
+        InputError
+            `dims` does not fit. Later, where something is read: a step was evicted since.
+        MissingPackageError
+            xarray is not installed.
+
+        Notes
+        -----
+        Takes 8 bytes of memory a step, for the index. What was evicted is no longer there: make another data set then.
+        """
+        found: xarray.Dataset = notebook("xarray_dataset").of_steps(self._source, self._table, dims or {})
         return found
 
     def _repr_html_(self) -> str:
-        found: str = notebook("episodes").html(self._source, self)
+        found: str = notebook("episodes").html(self._source, self._table)
         return found

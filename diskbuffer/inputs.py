@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,10 @@ def integers(name: str, values: Any, axes: tuple[int, ...] = (1,)) -> npt.NDArra
         expected = " or ".join(("()", "(n,)", "(n, length)")[n] for n in axes)
         raise InputError(f"{name}: expected integers of shape {expected}, found {found.dtype} of shape {found.shape}")
     return found.astype(np.int64, copy=False)
+
+
+def column_paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns that alone are to be read, each once; None for all."""
+    if isinstance(columns, str):
+        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
+    return None if columns is None else tuple(dict.fromkeys(columns))

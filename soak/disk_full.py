@@ -196,7 +196,7 @@ class Run:
         episodes = self.buffer.episodes
         over = episodes[episodes.ending != "running"]
         if len(over):
-            self.try_("tag", lambda: self._tagged(self.buffer.tag(tag, over.start), len(over)), self.look)
+            self.try_("tag", lambda: self._tagged(over.set_tag(tag), len(over)), self.look)
             tags = self.buffer.episodes[episodes.ending != "running"].tag
             if (np.asarray(tags) != tag).any():
                 raise WrongError(f"tagged {tag!r}, found {set(np.asarray(tags).tolist())}")

@@ -680,7 +680,7 @@ def use(root: Path, mode: Any, streams: int, threads: int = 2) -> str | None:
             if batch is not None:
                 ask(lambda: sampler.update(batch["steps"], np.ones(16)))
             ask(lambda: buffer.columns.write("noted", buffer.episodes.start, np.ones(len(buffer.episodes))))
-            ask(lambda: buffer.tag("seen", buffer.episodes.start[:1]))
+            ask(lambda: buffer.episodes[:1].set_tag("seen"))
             ask(lambda: buffer.columns.returns_and_advantages(values=None, out=("gains", "unused")))
             ask(lambda: buffer.columns.map(lambda batch: np.ones(len(batch["steps"])), 64, "mapped", resume=True, progress=False))
             ask(lambda: _add(buffer))

@@ -191,7 +191,7 @@ class Judgement:
         for stream in range(self._streams):
             mine = streams == stream
             columns = {name: values.numpy()[mine] for name, values in batch.items()}
-            self._check_stream(stream, at[mine], columns, buffer.tags, when)
+            self._check_stream(stream, at[mine], columns, buffer.episodes.tag_names, when)
 
     def _check_stream(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
         if self._fresh:
@@ -281,7 +281,7 @@ class Judgement:
                 steps = [self._fresh_step(stream, np.array([t])) for stream in range(envs)]
                 buffer.add(**self._workload.given({name: np.concatenate([step[name] for step in steps]) for name in steps[0]}))
             episodes = buffer.episodes
-            buffer.tag("fresh", episodes.start[episodes.length == FRESH])
+            episodes[episodes.length == FRESH].set_tag("fresh")
             buffer.flush()
         except Exception as error:
             raise broken_by("going on", error) from error

@@ -185,7 +185,7 @@ def _compare_tags(buffer: db.ReplayBuffer, batch: dict[str, Any], tagged: Array,
         if (tagged > 0).any():
             raise WrongError("the tags are gone")
         return
-    names = np.array(["", *buffer.tags])[batch["tag"].numpy()]
+    names = np.array(["", *buffer.episodes.tag_names])[batch["tag"].numpy()]
     for stream in range(world.n_envs):
         mine = steps % world.n_envs == stream
         at = steps[mine] // world.n_envs

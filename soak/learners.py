@@ -503,7 +503,7 @@ class Schedule:
         with learner._store.lock:
             while True:
                 there = np.array(names, np.int64)
-                there = there[learner.remaining(there) > 0]
+                there = there[learner.episodes.remaining(there) > 0]
                 try:
                     return learner.at(there, columns=columns)
                 except db.InputError:  # evicted since, as a refresh in the middle has told
@@ -643,7 +643,7 @@ class Schedule:
         self.log.append(f"the learner tags the episode of {name}, of steps {members[:1]} to {members[-1:]}, {tag}")
         with self._faulty(faults, 0.2):
             try:
-                learner.tag(tag, [name])
+                learner.episodes.of([name]).set_tag(tag)
             except db.InputError:
                 return  # evicted, or not over: nothing is written, which is compared
             except OSError:
@@ -755,7 +755,7 @@ class Schedule:
         actions, found = batch["action"].tolist(), batch["steps"].tolist()
         for name, action in zip(found, actions, strict=True):
             model.name(name, action)
-        kept, names_of_tags = model.every_kept(), ("", *buffer.tags)
+        kept, names_of_tags = model.every_kept(), ("", *buffer.episodes.tag_names)
         for kind in KINDS:
             values = batch[kind].tolist() if kind in batch else [0] * len(actions)
             for action, value in zip(actions, values, strict=True):
@@ -815,7 +815,7 @@ class Schedule:
         batch = learner.at(names) if len(names) else {}
         actions = batch["action"].tolist() if len(names) else []
         there = set(actions)
-        names_of_tags = ("", *learner.tags)
+        names_of_tags = ("", *learner.episodes.tag_names)
         for kind in KINDS:
             values = batch[kind].tolist() if kind in batch else [0] * len(actions)
             for action, value in zip(actions, values, strict=True):

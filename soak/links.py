@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import diskbuffer as db
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
@@ -45,7 +43,7 @@ ABSENT = (
     *("_segments/length/c.0.0.new.tmp", "_segments/length/origin.json", "_segments/length/writer.json", "_segments/stream/c.0"),
 )
 WAYS = ("link", "link", "link", "relative link", "dangling link", "directory", "file", "pipe", "socket")
-MODES = ("a", "a", "r", "mark, r", "mark, a", "marks", "snapshot", "check", "repair", "zarr")
+MODES = ("a", "a", "r", "mark, r", "mark, a", "marks", "snapshot", "check", "repair")
 BROKEN = {**fuzz.BROKEN, "outside": "opened something elsewhere", "changed": "changed something elsewhere"}
 _EVENTS = {
     **{0x1: "read", 0x2: "written", 0x4: "changed", 0x8: "closed after writing", 0x10: "closed", 0x20: "opened"},
@@ -231,10 +229,6 @@ def use(root: Path, mode: str, streams: int) -> str | None:
         case "repair":
             db.check(root, repair=True, progress=False)
             return fuzz.use(root, "a", streams, threads=1)
-        case "zarr":
-            with db.ReplayBuffer(root, mode="r", threads=1) as buffer:
-                for _, array in buffer.zarr.arrays():
-                    np.asarray(array[:])
     return None
 
 

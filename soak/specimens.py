@@ -105,8 +105,8 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
     _remember(path, 2)
     if kind.decorated:
         over = buffer.episodes[buffer.episodes.ending != "running"]
-        buffer.tag("first", over.start[:2])
-        buffer.tag("second", over.start[2:3])
+        over[:2].set_tag("first")
+        over[2:3].set_tag("second")
         steps = steps_of(buffer.episodes, kind.n_envs)
         buffer.columns.write("value", steps, rng.normal(size=len(steps)).astype(np.float32))
         _add(buffer, kind, rng, 5, ends_at=99)
@@ -258,8 +258,9 @@ def _noted(seen: Seen, what: str) -> Iterator[None]:
 
 def _ask_all(seen: Seen, buffer: db.ReplayBuffer, streams: int, steps: Array | None) -> None:
     seen.look("len", lambda: len(buffer))
-    for name in ("n_envs", "capacity", "frame_stack", "columns", "tags"):
+    for name in ("n_envs", "capacity", "frame_stack", "columns"):
         seen.look(name, functools.partial(getattr, buffer, name))
+    seen.look("tag names", lambda: buffer.episodes.tag_names)
     seen.look("stats", lambda: {name: buffer.stats()[name] for name in ("steps", "added", "episodes", "capacity", "n_envs")})
     episodes = seen.look("episodes", lambda: _table(buffer.episodes))
     seen.look("returns", lambda: buffer.episodes.returns)

@@ -140,7 +140,7 @@ class World:
         self.buffer.columns.remove(rng.choice(["up", "down"]))
 
     def _tag(self, rng: random.Random) -> None:
-        self.buffer.tag(rng.choice(["good", "bad"]), self.buffer.steps()[:50])
+        self.buffer.episodes.of(self.buffer.steps()[:50]).set_tag(rng.choice(["good", "bad"]))
 
     def _clear(self, _: random.Random) -> None:
         self.buffer.clear()

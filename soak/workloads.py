@@ -401,7 +401,7 @@ class Driver:
         if VALUE in batch:
             self._now.versions[of, at] = batch[VALUE].numpy().astype(np.int64) // 8 % 64
         if "tag" in batch:
-            tags = np.array([0, *(TAGS.index(tag) + 1 for tag in self._buffer.tags)])
+            tags = np.array([0, *(TAGS.index(tag) + 1 for tag in self._buffer.episodes.tag_names)])
             self._now.tags[of, at] = tags[batch["tag"].numpy()]
 
     def _wait_for_sealing(self) -> None:
@@ -558,7 +558,7 @@ class Driver:
         self._now.tags[stream, steps] = tag
         self._now.tagged[stream, steps] += 1
         name = None if tag == 0 else TAGS[tag - 1]
-        self._call("tag", lambda: self._buffer.tag(name, [int(episodes.start[one])]))
+        self._call("tag", lambda: self._buffer.episodes.of([int(episodes.start[one])]).set_tag(name))
 
 
 class Gate:

@@ -268,7 +268,7 @@ class Writer:
         numbers = at // np.array([self._world.rows(s) for s in range(n)])[over.stream]
         for tag in range(TAGS):
             if (numbers % TAGS == tag).any():
-                self.buffer.tag(f"tag {tag}", over.start[numbers % TAGS == tag])
+                over[numbers % TAGS == tag].set_tag(f"tag {tag}")
         for stream in range(n):
             mine = over.stream == stream
             if mine.any():

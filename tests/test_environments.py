@@ -152,7 +152,7 @@ def test_keys_of_dicts_stay_what_they_are(tmp_path: Path) -> None:
                     np.testing.assert_array_equal(batch["next_obs"][key][n], following[key])
         assert set(buffer.episode(0, columns=["obs/front%20camera"])["obs"]) == {"front camera"}
         assert buffer.check(progress=False).ok
-        group: Any = buffer.zarr["obs"]
+        group: Any = zarr.open_group(buffer.path, mode="r")["obs"]
         assert isinstance(group, zarr.Group)
         assert set(group.array_keys()) == {path[4:] for path in buffer.columns if path.startswith("obs/")}
     with warnings.catch_warnings():

@@ -31,8 +31,8 @@ FLOORS = (
     ("limiting",),
     ("reading", "recording"),
     ("loading",),
-    ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
+    ("episodes",),  # what `buffer.episodes` is
     ("gathering",),
     ("conditions", "checking", "copies"),
     ("episode_table",),

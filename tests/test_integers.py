@@ -110,7 +110,7 @@ ARRAYS: dict[str, tuple[int, Call]] = {
     "ReplayBuffer.steps(envs), a list": (1, lambda b, v: b.at(b.steps([0], [v]))),
     "ReplayBuffer.cut_off(envs)": (1, lambda b, v: b.cut_off(v)),
     "ReplayBuffer.at(steps)": (0, lambda b, v: b.at([v])),
-    "ReplayBuffer.remaining(steps)": (0, lambda b, v: b.remaining([v])),
+    "Episodes.remaining(steps)": (0, lambda b, v: b.episodes.remaining([v])),
     "Columns.write(steps)": (0, lambda b, v: b.columns.write("w", [v], [0.0])),
     "Uniform(max_age)": (2, _drawn(lambda v: db.Uniform(max_age=v))),
     "Slices(max_age)": (4, _drawn(lambda v: db.Slices(2, max_age=v))),

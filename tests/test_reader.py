@@ -105,11 +105,11 @@ def test_a_reader_follows_its_writer(tmp_path: Path, experience: type[Experience
         assert reader.writer["pid"] == os.getpid()
         assert not reader.refresh()
         for _ in range(12):
-            before = buffer.episodes
+            before = buffer.episodes[:]
             fed.add(int(rng.integers(1, 60)))
             if rng.random() < 0.4:
                 over = buffer.episodes[buffer.episodes.ending != "running"]
-                buffer.tag("some", over.start[rng.random(len(over)) < 0.5])
+                over[rng.random(len(over)) < 0.5].set_tag("some")
             if rng.random() < 0.2:
                 buffer.flush(recompress=True)
             version = reader.version

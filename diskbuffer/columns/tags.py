@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
-from diskbuffer.inputs import step_names
 from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.schema import TAG
 
-Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
 
 
-def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Any) -> int:
-    """Tag the episodes that steps lie in; return how many those are."""
+def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Int64) -> int:
+    """Tag the episodes that steps, (n,), lie in; return how many those are."""
     if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
         raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
-    names = step_names(steps, of_sequences=True)
-    names = names[names != -1] if names.ndim == 2 else names
     with columns.store.lock:
-        return until_found([columns.reader], lambda: _tag(columns, tag, names))
+        return until_found([columns.reader], lambda: _tag(columns, tag, steps))
 
 
-def _tag(columns: DerivedColumns, tag: str | None, names: Array) -> int:
+def _tag(columns: DerivedColumns, tag: str | None, names: Int64) -> int:
     store, index = columns.store, columns.reader.index
     streams, positions = names % len(index.table), names // len(index.table)
     starts, ends = index.episodes_of(streams, positions)
@@ -48,7 +42,7 @@ def _tag(columns: DerivedColumns, tag: str | None, names: Array) -> int:
             rows.setdefault(slot, []).append(slice(max(first - begin, 0), min(end - begin, size)))
     store.refuse_evicted(list(rows))
     columns.ensure(TAG, TAG_COLUMN)
-    number = 0 if tag is None else numbers_of(columns, [tag])[0]
+    number = 0 if tag is None else _number(columns, tag)
     values = {slot: store.derived(TAG, slot) for slot in rows}  # before the first is written to: making a file may fail
     for slot, some in rows.items():
         for which in some:
@@ -57,10 +51,9 @@ def _tag(columns: DerivedColumns, tag: str | None, names: Array) -> int:
     return int(episodes.shape[1])
 
 
-def numbers_of(columns: DerivedColumns, names: Collection[str]) -> list[int]:
-    """Return the numbers of names, as of tags; new ones are on the disk when this returns."""
-    with columns.store.lock:
-        new = set(names) - set(columns.store.layout.tags)
-        if len(columns.store.layout.tags) + len(new) > 2**16 - 1:
-            raise InputError("a store has 65,535 different tags at most; keep numbers in a column of your own")
-        return columns.store.add_tags(list(names))
+def _number(columns: DerivedColumns, tag: str) -> int:
+    """Return the number of a tag; a new one is on the disk when this returns."""
+    tags = columns.store.layout.tags
+    if tag not in tags and len(tags) == 2**16 - 1:
+        raise InputError("a store has 65,535 different tags at most; keep numbers in a column of your own")
+    return columns.store.add_tag(tag)

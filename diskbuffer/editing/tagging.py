@@ -15,7 +15,7 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
     Parameters
     ----------
     store : path-like
-        A store, which nobody else may have open for writing: in the process that does, use `ReplayBuffer.tag`. Or the stores of
+        A store, which nobody else may have open for writing: in the process that does, use `Episodes.set_tag`. Or the stores of
         several writers, who may go on; no learner may write columns there.
     tag : str or None
     where : str, optional
@@ -41,11 +41,11 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
             raise
         raise LockedError(
             f"{local_path(store)} is being written to by process {writer['pid']} on {writer['host']}, which alone can tag its "
-            "episodes: call buffer.tag there, or tag them once it has closed the store"
+            "episodes: call set_tag of buffer.episodes there, or tag them once it has closed the store"
         ) from error
     with opened as buffer:
         table = Reader(store).episodes(where)
         starts = table.start[table.ending != RUNNING]
         if not len(starts):
             raise InputError(f"{store} has no episode that is over{'' if where is None else ' and for which that holds'}")
-        return buffer.tag(tag, starts)
+        return buffer.episodes.of(starts).set_tag(tag)

@@ -255,14 +255,13 @@ class GatheredStore:
             self.columns.change(self.columns.what._replace(tags=()))
         self._lay_out()
 
-    def add_tags(self, tags: Sequence[str]) -> list[int]:
-        """Return the numbers of tags, new ones if need be, in their order."""
-        every = tuple(dict.fromkeys([*self.layout.tags, *tags]))
-        if every != self.layout.tags:
+    def add_tag(self, tag: str) -> int:
+        """Return the number of a tag, from 1 on; of a new one the next."""
+        if tag not in self.layout.tags:
+            every = (*self.layout.tags, tag)
             self.columns.change(self.columns.what._replace(tags=every))
             self._lay_out()
-        numbers = {tag: number for number, tag in enumerate(every, 1)}
-        return [numbers[tag] for tag in tags]
+        return self.layout.tags.index(tag) + 1
 
     def sync(self) -> None:
         """Bring the columns to the disk. The lock must not be held: it is taken for microseconds, to see what was written."""

@@ -219,7 +219,9 @@ def _copying(batch: Any, packed: set[str], seconds: float) -> float:
 
 
 def _array(buffer: ReplayBuffer, path: str) -> Any:
-    return buffer.zarr[path]
+    import zarr
+
+    return zarr.open_array(buffer.path / path, mode="r")
 
 
 def _files(buffer: ReplayBuffer) -> list[ColumnFiles]:

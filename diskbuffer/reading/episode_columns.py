@@ -58,6 +58,20 @@ class EpisodeColumns:
         """Return some of them, by a slice, a mask or numbers."""
         return EpisodeColumns(*(column[which] for column in self._columns))
 
+    def rows_of(self, steps: Int64, streams: int) -> Int64:
+        """Return the rows of the episodes that steps lie in, by their ids, each once; an InputError where a step is in none."""
+        apart = int(max(self.start.max(initial=0), steps.max(initial=0))) // streams + 1  # of two streams, in what is compared
+        places = self.stream * apart + self.start // streams
+        rows = np.searchsorted(places, steps % streams * apart + steps // streams, side="right") - 1
+        inside = rows >= 0
+        of = rows[inside]
+        inside[inside] = (self.stream[of] == steps[inside] % streams) & (
+            steps[inside] < self.start[of] + self.length[of] * streams
+        )
+        if not inside.all():
+            raise InputError(f"step {steps[~inside][0]} is in no episode that is there: it was evicted, or was never added")
+        return np.unique(rows)
+
     @property
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
         return tuple(getattr(self, column.name) for column in fields(EpisodeColumns))

@@ -212,13 +212,12 @@ class Store:
             begins = tuple(np.maximum(lows, begins or 0).tolist())
         self.description.change(self.table.slots, capacity=capacity, begins=begins)
 
-    def add_tags(self, tags: Sequence[str]) -> list[int]:
-        """Return the numbers of tags, new ones if need be, in their order."""
-        every = tuple(dict.fromkeys([*self.layout.tags, *tags]))
-        if every != self.layout.tags:
+    def add_tag(self, tag: str) -> int:
+        """Return the number of a tag, from 1 on; of a new one the next."""
+        if tag not in self.layout.tags:
+            every = (*self.layout.tags, tag)
             self.description.change(self.table.slots, tags=every)
-        numbers = {tag: number for number, tag in enumerate(every, 1)}
-        return [numbers[tag] for tag in tags]
+        return self.layout.tags.index(tag) + 1
 
     # Columns
 

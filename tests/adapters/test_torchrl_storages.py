@@ -303,7 +303,7 @@ def test_who_only_reads_is_told_how_to_write(tmp_path: Path) -> None:
     filled(tmp_path / "store", steps=8).close()
     reader = DiskStorage(20, tmp_path / "store")
     with pytest.raises(db.errors.ReadOnlyError, match="open_to_write"):
-        reader.reading().tag("dropped", reader.steps(torch.arange(7)))
+        reader.reading().episodes.of(reader.steps(torch.arange(7))).set_tag("dropped")
 
 
 def test_other_environments_than_before_are_told(tmp_path: Path) -> None:

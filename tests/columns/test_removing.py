@@ -59,7 +59,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
             values[some] = rng.integers(1, 1000, len(some))
             buffer.columns.write(name, some, values[some])
         elif what == "tag":
-            buffer.tag("red", buffer.episodes.start[:1])
+            buffer.episodes[:1].set_tag("red")
         elif what == "remove":
             name = NAMES[rng.integers(4)]
             if name not in model:
@@ -70,7 +70,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
             del model[name]
             assert not (tmp_path / "store" / name).exists()
             if name == "tag":
-                assert buffer.tags == ()
+                assert buffer.episodes.tag_names == ()
         elif what == "add":
             feed.add(15)
         elif what == "mark":

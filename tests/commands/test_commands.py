@@ -221,7 +221,7 @@ def test_every_command_on_every_kind_of_damage(
     options: dict[str, Any] = {"capacity": 100} if kind == "a ring" else {}
     fill(pristine, PIXELS, n_envs=2, steps=10 if kind == "not sealed" else 120, **options)
     with db.ReplayBuffer(pristine) as buffer:
-        buffer.tag("some", buffer.episodes.start[:1])
+        buffer.episodes[:1].set_tag("some")
         if kind == "killed":
             copy_while_open(pristine, tmp_path / "killed")
     pristine = tmp_path / "killed" if kind == "killed" else pristine
@@ -356,7 +356,7 @@ def test_what_a_terminal_would_act_upon_is_written_as_text(tmp_path: Path, capsy
     path = hostile / "store"
     fill(path, FLOATS)
     with db.ReplayBuffer(path) as buffer:
-        buffer.tag(f"tag {ESCAPES}", buffer.episodes.start[:1])
+        buffer.episodes[:1].set_tag(f"tag {ESCAPES}")
     (tmp_path / "no store").mkdir()
     lines: list[list[str | Path]] = [
         ["import", "dreamer", hostile, tmp_path / "new"],
@@ -377,8 +377,8 @@ def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest
     path = tmp_path / "store"
     fill(path, FLOATS, n_envs=5)
     with db.ReplayBuffer(path) as buffer:
-        buffer.tag("demo [bold]", buffer.episodes.start[:3])
-        buffer.tag("evil \x1b[31m", buffer.episodes.start[3:4])
+        buffer.episodes[:3].set_tag("demo [bold]")
+        buffer.episodes[3:4].set_tag("evil \x1b[31m")
     rows = Told(capsys, "episodes", path, "--where", "length > 20", "--sort", "stream", "--reverse", "--json").json()
     assert [row["stream"] for row in rows] == [4, 3, 2, 1, 0]
     assert {row["length"] for row in rows} == {30}

@@ -115,6 +115,6 @@ def test_tagging_beside_a_writer_says_who_can(store: Path, capsys: pytest.Captur
     with db.ReplayBuffer(store, mode="r+"):
         told = Told(capsys, "tag", store, "good")
     assert told.code == 2
-    assert "call buffer.tag there" in told.err
+    assert "call set_tag of buffer.episodes there" in told.err
     assert "mode=" not in told.err
     assert Told(capsys, "tag", store, "good").code == 0

@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_directory_of_several_writers_is_looked_into_as_one(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with db.ReplayBuffer(directory, mode="r") as buffer:
-        episodes = buffer.episodes
+        episodes = buffer.episodes[:]
     rows = Told(capsys, "episodes", directory, "--json").json()
     assert sorted(row["episode"] for row in rows) == sorted(episodes.id.tolist())
     for row in rows:

@@ -113,7 +113,7 @@ def make(path: Path, seed: int, **given: Any) -> Made:
         for tag in ("good", "bad", "x y")[: int(random.integers(4))]:
             some = over & (random.random(len(over)) < 0.5)
             if some.any():
-                buffer.tag(tag, buffer.episodes.start[some])
+                buffer.episodes[some].set_tag(tag)
         steps = buffer.steps()
         for name, shape, dtype in (("priority", (), "float32"), ("advantage", (2,), "float64")):
             if random.random() < 0.5:
@@ -136,10 +136,10 @@ def described(path: Path) -> dict[str, Any]:
     """Return what a buffer tells of itself."""
     with db.ReplayBuffer(path, mode="r") as buffer:
         layout = buffer._store.layout
-        names = ("columns", "tags", "metadata", "environment", "frame_stack", "n_envs", "capacity")
+        names = ("columns", "metadata", "environment", "frame_stack", "n_envs", "capacity")
         of_layout = ("padding", "autoreset", "capacity_each", "chunks_of")
         found = {name: getattr(buffer, name) for name in names} | {name: getattr(layout, name) for name in of_layout}
-        return found | {"derived": buffer.columns.derived}
+        return found | {"tags": buffer.episodes.tag_names, "derived": buffer.columns.derived}
 
 
 def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer import editing
 from diskbuffer.columns.columns import Columns
+from diskbuffer.episodes import Episodes
 from diskbuffer.plugin import Reader
 from diskbuffer.recording.recorder import Recorder
 from tests.amounts import examples
@@ -41,7 +42,7 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
             return call
 
         patched.setattr(Recorder, "extend", counted(Recorder.extend))
-        for of, name in ((Columns, "write"), (db.ReplayBuffer, "tag"), (db.ReplayBuffer, "flush")):
+        for of, name in ((Columns, "write"), (Episodes, "set_tag"), (db.ReplayBuffer, "flush")):
             patched.setattr(of, name, counted(getattr(of, name)))
         for left in random.integers(0, 30, 3).tolist():  # noqa: B007  what `call` counts down
             with contextlib.suppress(KeyboardInterrupt):

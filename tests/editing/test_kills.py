@@ -46,7 +46,7 @@ def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path,
             random = np.random.default_rng(seed)
             for n in range(12):
                 stores.add_episode(buffer, 25, random, "truncated", n % 2)
-            buffer.tag("late", buffer.episodes.start[-3:])
+            buffer.episodes[-3:].set_tag("late")
             for column in ("priority", "advantage"):
                 if column in buffer.columns.derived:
                     buffer.columns.remove(column)

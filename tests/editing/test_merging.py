@@ -54,7 +54,7 @@ def test_stores_are_merged_one_after_the_other(
         return
     editing.merge([one.path for one in made], path / "all", allow_loss=["derived"], progress=False)
     with db.ReplayBuffer(path / "all", mode="r") as buffer:
-        names = buffer.tags
+        names = buffer.episodes.tag_names
         assert buffer.metadata == {"a": 1}
         assert buffer.n_envs == max(one.options["n_envs"] for one in made)
     wanted = expected(parts, made)
@@ -147,7 +147,7 @@ def test_tags_and_conditions_split_a_store_and_the_rest_goes_to_one_more(tmp_pat
         for n in range(9):
             stores.add_episode(buffer, n + 1, np.random.default_rng(n), "truncated")
         for n in range(6):
-            buffer.tag("even" if n % 2 == 0 else "odd", [buffer.episodes.start[n]])
+            buffer.episodes.of([buffer.episodes.start[n]]).set_tag("even" if n % 2 == 0 else "odd")
     every = stores.episodes(tmp_path / "store")
 
     def parts(prefix: str, n: int, **how: Any) -> list[list[int]]:

@@ -207,7 +207,7 @@ def change(path: Path, random: np.random.Generator) -> None:
             with db.ReplayBuffer(path, mode="r+", autoreset="disabled") as again:
                 again.extend(**nested(made_of), new_episode=True)
         elif way == 3:
-            buffer.tag("other", buffer.episodes.start[-1:])
+            buffer.episodes[-1:].set_tag("other")
         elif way == 4:
             buffer.columns.write("value", buffer.steps(), np.ones(len(buffer)))
 

@@ -164,19 +164,19 @@ def looked_up(buffer: db.ReplayBuffer) -> Values:
     some = steps[Numbers(1).integers(len(steps), (min(40, len(steps)),))]
     yield "steps", steps
     yield "counts", list(buffer.counts())
-    yield "remaining", buffer.remaining(np.append(steps, [0, 10**9]))
-    yield "elapsed", buffer.elapsed(np.append(steps, 0))
+    yield "remaining", buffer.episodes.remaining(np.append(steps, [0, 10**9]))
+    yield "elapsed", buffer.episodes.elapsed(np.append(steps, 0))
     yield "at", buffer.at(steps)
     yield "at", buffer.at(some)
     for name in ("reward", "action"):
         yield "at, one column", buffer.at(some, columns=[name])
-    long = some[buffer.remaining(some) >= 3]
+    long = some[buffer.episodes.remaining(some) >= 3]
     yield "at, sequences", buffer.at(long, 3)
     episodes = buffer.episodes
     for field in ("stream", "start", "length", "ending", "tag", "id"):
         yield "episodes", list(getattr(episodes, field).tolist())
     yield "returns of episodes", episodes.returns
-    for episode in buffer.iterate_episodes():
+    for episode in buffer.episodes.read():
         yield "every episode", episode
     if buffer._gathered is None:
         for env in np.flatnonzero(counts[: buffer.n_envs]).tolist():

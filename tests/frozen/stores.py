@@ -199,7 +199,7 @@ def _vectors(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
         path / "store", columns=VECTORS, extra=EXTRA, n_envs=2, segment_rows=64, seed=3, threads=threads
     ) as buffer:
         fill(buffer, VECTORS, 30, extra=EXTRA)
-        buffer.tag("good", buffer.episodes.start[[0, 3]])
+        buffer.episodes[[0, 3]].set_tag("good")
         yield buffer
 
 
@@ -400,8 +400,8 @@ def _values(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
         )
         buffer.columns.returns_and_advantages(0.97, 0.9)
         buffer.columns.returns_and_advantages(0.9, values=None, out=("plain", "unused"), steps=steps[5:400])
-        buffer.tag("good", buffer.episodes.start[:4])
-        buffer.tag("bad", buffer.episodes.start[6:8])
+        buffer.episodes[:4].set_tag("good")
+        buffer.episodes[6:8].set_tag("bad")
         yield buffer
 
 

@@ -43,11 +43,12 @@ def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
             scores |= dict(zip(some.tolist(), values.tolist(), strict=True))
             episode = learner.episodes[int(random.integers(len(learner.episodes)))]
             tag = str(random.choice(["good", "bad"]))
-            learner.tag(tag, [episode.start])
+            learner.episodes.of([episode.start]).set_tag(tag)
             tags |= dict.fromkeys(learner.at([episode.start], episode.length)["steps"].ravel().tolist(), tag)
             found = learner.at(there)
             assert found["score"].tolist() == [scores.get(step, 0.0) for step in there.tolist()]
-            assert [("", *learner.tags)[n] for n in found["tag"].tolist()] == [tags.get(step, "") for step in there.tolist()]
+            names = ("", *learner.episodes.tag_names)
+            assert [names[n] for n in found["tag"].tolist()] == [tags.get(step, "") for step in there.tolist()]
             for other in [one for one in learner.episodes if one.tag]:
                 assert tags[other.start] == other.tag
         if random.random() < 0.5:

@@ -123,7 +123,7 @@ def test_every_step_of_unequal_stores_is_drawn_as_often(tmp_path: Path, sampler:
         writer.buffer.close()
     with db.ReplayBuffer(tmp_path / "all", mode="r") as gathered:
         drawn = np.concatenate([np.atleast_2d(gathered.draw(100, sampler)["steps"].T)[0] for _ in range(60)])
-        starts = gathered.steps()[gathered.remaining(gathered.steps()) >= (2 if isinstance(sampler, db.Slices) else 1)]
+        starts = gathered.steps()[gathered.episodes.remaining(gathered.steps()) >= (2 if isinstance(sampler, db.Slices) else 1)]
         assert_uniform(drawn, starts)
 
 

@@ -64,7 +64,7 @@ def test_tags_of_episodes_that_were_evicted_since_the_refresh_go_nowhere(writer:
         old = learner.steps()[0]
         go_on(writer, 401, 1200)
         with pytest.raises(db.InputError, match="was evicted"):
-            learner.tag("good", [old])
+            learner.episodes.of([old]).set_tag("good")
         learner.refresh()
         assert not any(learner.episodes.tag)
 

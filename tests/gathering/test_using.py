@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 import diskbuffer as db
 from diskbuffer.commands.check import check
@@ -110,7 +111,7 @@ def test_it_is_described_and_checked(writers: list[Writer], capsys: pytest.Captu
     assert {name: one["steps"] for name, one in told["writers"].items()} == {"w0": 10, "w1": 11}
     with db.ReplayBuffer(root, mode="r") as gathered:
         assert gathered.check(progress=False).ok
-        assert {name for name, _ in gathered.zarr.groups()} == {"w0", "w1"}
+        assert {name for name, _ in zarr.open_group(gathered.path, mode="r").groups()} == {"w0", "w1"}
         assert gathered.stats()["steps"] == gathered.stats()["added"] == 21
     for writer in writers:
         writer.buffer.close()

@@ -307,7 +307,7 @@ def write(store: Golden, path: Path) -> db.ReplayBuffer:
                 steps = steps[steps // store.n_envs % 2 == 0]
                 buffer.columns.write("value", steps, values_of(steps))
             case "tag":
-                buffer.tag(action.tag, [starts[at] * store.n_envs + at[0] for at in action.at])
+                buffer.episodes.of([starts[at] * store.n_envs + at[0] for at in action.at]).set_tag(action.tag)
             case "mark":
                 buffer.copies.mark(str(action.tag))
             case "seal":

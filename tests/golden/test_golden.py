@@ -38,7 +38,7 @@ def compare(buffer: db.ReplayBuffer, store: Golden, expected: Contents, lost: di
     if any(action.name == "write" for action in store.actions):
         np.testing.assert_array_equal(found["value"], [step.value for step in steps])
     if any(step.tag for step in steps):
-        names = np.array(["", *buffer.tags])
+        names = np.array(["", *buffer.episodes.tag_names])
         assert names[found["tag"].astype(int)].tolist() == [step.tag for step in steps]
     if lost is None:
         compare_episodes(buffer, store, steps)
@@ -54,7 +54,7 @@ def compare_episodes(buffer: db.ReplayBuffer, store: Golden, steps: list[Step]) 
     assert episodes.length.tolist() == [len(run) for run in runs.values()]
     assert episodes.ending.tolist() == [run[0].ending for run in runs.values()]
     assert episodes.tag.tolist() == [run[0].tag for run in runs.values()]
-    for episode, run in zip(buffer.iterate_episodes(), runs.values(), strict=True):
+    for episode, run in zip(buffer.episodes.read(), runs.values(), strict=True):
         found, expected = dict(flat(episode)), columns_of(store, run)
         for path in store.columns:
             if path.startswith("obs"):

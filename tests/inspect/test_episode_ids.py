@@ -40,7 +40,7 @@ def in_all_places(path: Path, capsys: pytest.CaptureFixture[str]) -> list[list[i
     """Return the ids that a reader, a view, the page, and the command line list."""
     with db.ReplayBuffer(path, mode="r") as buffer:
         found = [buffer.episodes.id.tolist(), buffer.episodes.to_pandas(returns=False).index.tolist()]
-        found.append(list(dict.fromkeys(buffer.to_pandas(["reward"])["episode"].tolist())))
+        found.append(list(dict.fromkeys(buffer.episodes.to_pandas(steps=True, columns=["reward"])["episode"].tolist())))
     found.append(Reader(path).episodes().episode.tolist())
     with TestClient(create_app(Watched(path)), base_url="http://127.0.0.1:8460") as client:
         client.get("/api/state")

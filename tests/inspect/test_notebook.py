@@ -79,7 +79,7 @@ def fill(buffer: db.ReplayBuffer, rng: np.random.Generator, episodes: int = 12) 
         if n % 3 == 2 and n < episodes - buffer.n_envs:
             buffer.cut_off()
     if n > 3:
-        buffer.tag(EVIL, buffer.episodes.start[buffer.episodes.ending != "running"][1::3])
+        buffer.episodes[buffer.episodes.ending != "running"][1::3].set_tag(EVIL)
 
 
 @pytest.fixture(params=list(STORES))
@@ -293,7 +293,7 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
         assert "0, of 0 steps" in checked(buffer.episodes._repr_html_()).text
         rng = np.random.default_rng(0)
         fill(buffer, rng)
-        before = buffer.episodes
+        before = buffer.episodes[:]
         fill(buffer, rng, 2)
         shown = checked(before._repr_html_())
         assert "evicted" in shown.text
@@ -309,15 +309,15 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
             assert np.isnan(episode.returns)
         assert "evicted" in checked(before._repr_html_()).text
         assert np.isnan(before.to_pandas()["returns"]).any()
-        data = buffer.to_xarray(before)
+        data = before.to_xarray()
         with pytest.raises(db.InputError, match="evicted"):
             data["obs"][0].load()
         with pytest.raises(db.InputError, match="evicted"):
-            buffer.to_pandas(episodes=before)
-        last, data = buffer.episodes[-1], buffer.to_xarray()
+            before.to_pandas(steps=True)
+        last, data, all_of = buffer.episodes[-1], buffer.episodes.to_xarray(), buffer.episodes
     assert buffer._repr_html_() is None
     assert "closed" in checked(last._repr_html_()).text
-    for closed in (last.frames, last.plot, lambda: data["obs"][0].load(), buffer.to_pandas, buffer.to_xarray):
+    for closed in (last.frames, last.plot, lambda: data["obs"][0].load(), all_of.to_pandas, all_of.to_xarray):
         with pytest.raises(db.errors.ClosedError):
             closed()
 
@@ -357,8 +357,8 @@ def test_looking_changes_no_byte(tmp_path: Path) -> None:
             for shown in (reader, reader.episodes, reader.episodes[0]):
                 checked(shown._repr_html_())
             reader.episodes[0].video()
-            reader.to_pandas()
-            reader.to_xarray().load()
+            reader.episodes.to_pandas(steps=True)
+            reader.episodes.to_xarray().load()
         assert contents(tmp_path / "store") == before
 
 
@@ -396,11 +396,11 @@ def test_tables_have_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
     for name in table:
         np.testing.assert_array_equal(table[name].to_numpy(), getattr(episodes, name))
     assert list(episodes.to_pandas(returns=False)) == ["stream", "start", "length", "ending", "tag"]
-    steps, names = buffer.to_pandas(), buffer.steps()
+    steps, names = buffer.episodes.to_pandas(steps=True), buffer.steps()
     batch = batch_of(buffer.at(names))
     assert steps.index.tolist() == names.tolist()
     assert steps["stream"].tolist() == (names % buffer._store.layout.streams).tolist()
-    assert steps["t"].tolist() == buffer.elapsed(names).tolist()
+    assert steps["t"].tolist() == buffer.episodes.elapsed(names).tolist()
     assert table.index.tolist() == episodes.id.tolist()
     assert steps["episode"].tolist() == np.repeat(episodes.id, episodes.length).tolist()
     small = {
@@ -413,14 +413,14 @@ def test_tables_have_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
         flat = batch[path].reshape(len(names), -1)
         mine = steps[[column for column in steps.columns[3:] if re.sub(r"\[.*", "", column) == name]].to_numpy()
         np.testing.assert_array_equal(mine, flat)
-    chosen = buffer.to_pandas(["reward"], episodes[1:2])
+    chosen = episodes[1:2].to_pandas(steps=True, columns=["reward"])
     assert chosen.index.tolist() == episodes[1].steps.tolist()
     assert list(chosen) == ["episode", "stream", "t", "reward"]
     for wrong in ("reward", ["nope"]):
         with pytest.raises(db.InputError):
-            buffer.to_pandas(wrong)
-    with pytest.raises(db.InputError, match=r"buffer\.episodes"):
-        buffer.to_pandas(episodes=[0])  # type: ignore[arg-type]
+            buffer.episodes.to_pandas(steps=True, columns=wrong)
+    with pytest.raises(db.InputError, match="steps=True"):
+        buffer.episodes.to_pandas(columns=["reward"])
 
 
 def test_pictures_are_not_put_in_tables(tmp_path: Path) -> None:
@@ -428,14 +428,14 @@ def test_pictures_are_not_put_in_tables(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         fill(buffer, np.random.default_rng(0), 2)
         with pytest.raises(db.InputError, match=r"7,056 numbers a step.*to_xarray"):
-            buffer.to_pandas(["obs"])
+            buffer.episodes.to_pandas(steps=True, columns=["obs"])
 
 
 # xarray
 
 
 def test_a_data_set_has_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
-    data, names, episodes = buffer.to_xarray(), buffer.steps(), buffer.episodes
+    data, names, episodes = buffer.episodes.to_xarray(), buffer.steps(), buffer.episodes
     batch = batch_of(buffer.at(names))
     named = {f"{path}_" if path == "t" else path: values for path, values in batch.items() if path not in ("steps", "tag")}
     assert set(data) == set(named)
@@ -443,7 +443,7 @@ def test_a_data_set_has_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None
         assert data[name].dtype == values.dtype
         np.testing.assert_array_equal(data[name].values, values)
     assert data["step"].values.tolist() == names.tolist()
-    assert data["t"].values.tolist() == buffer.elapsed(names).tolist()
+    assert data["t"].values.tolist() == buffer.episodes.elapsed(names).tolist()
     numbers = np.repeat(np.arange(len(episodes)), episodes.length)
     assert data["episode"].values.tolist() == episodes.id[numbers].tolist()
     for name in ("stream", "ending", "tag"):
@@ -456,7 +456,7 @@ def test_a_data_set_has_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None
             rows = whole[path]
             wanted = rows[1:] if name.startswith("next_") else rows[: episode.length]
             np.testing.assert_array_equal(selected[name].values, wanted)
-        assert (buffer.to_xarray(episodes[n : n + 1])["step"].values == episode.steps).all()
+        assert (episodes[n : n + 1].to_xarray()["step"].values == episode.steps).all()
     assert copy.deepcopy(data)["reward"].values.tolist() == data["reward"].values.tolist()
     with pytest.raises(TypeError, match=r"load\(\) it first"):
         pickle.dumps(data)
@@ -469,7 +469,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("indexed") / "store"
     with db.ReplayBuffer(path, **STORES["dict observations, wrapped around, stacked"]) as buffer:
         fill(buffer, np.random.default_rng(0))
-        yield buffer.to_xarray(), batch_of(buffer.at(buffer.steps()))
+        yield buffer.episodes.to_xarray(), batch_of(buffer.at(buffer.steps()))
 
 
 def keys(n: int) -> st.SearchStrategy[Any]:
@@ -499,12 +499,12 @@ def test_it_is_indexed_as_an_array_is(indexed: Any, draw: st.DataObject) -> None
 def test_dimensions_have_names(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", frame_stack=2, **STORES["dict observations"]) as buffer:
         fill(buffer, np.random.default_rng(0))
-        data = buffer.to_xarray()
+        data = buffer.episodes.to_xarray()
         assert data["obs/camera"].dims == ("step", "frame", "channel", "height", "width")
         assert data["next_obs/depth"].dims == ("step", "frame", "obs/depth_height", "obs/depth_width")
         assert data["obs/joints"].dims == ("step", "frame", "obs/joints_0", "obs/joints_1")
         assert data["action"].dims == ("step", "action_0")
-        data = buffer.to_xarray(dims={"obs/joints": ("arm", "joint"), "action": ["motor"]})
+        data = buffer.episodes.to_xarray(dims={"obs/joints": ("arm", "joint"), "action": ["motor"]})
         assert data["obs/joints"].dims == ("step", "frame", "arm", "joint")
         assert data["action"].dims == ("step", "motor")
         for wrong in (
@@ -517,7 +517,7 @@ def test_dimensions_have_names(tmp_path: Path) -> None:
             {"obs/joints": ("a", "b"), "action": ("b",)},
         ):
             with pytest.raises(db.InputError, match="dims="):
-                buffer.to_xarray(dims=wrong)
+                buffer.episodes.to_xarray(dims=wrong)
 
 
 def test_a_step_of_a_data_set_costs_its_own_chunk(tmp_path: Path) -> None:
@@ -529,7 +529,7 @@ def test_a_step_of_a_data_set_costs_its_own_chunk(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         names = buffer.steps()
         assert (buffer.at(names)["steps"].numpy() == names).all()  # all files are mapped now
-        data, layout = buffer.to_xarray(), buffer._store.layout
+        data, layout = buffer.episodes.to_xarray(), buffer._store.layout
         place = int(np.flatnonzero(names == 1030)[0])
         kept = destroy(tmp_path / "store", layout, 1030, buffer)
         assert kept == 1
@@ -567,7 +567,7 @@ def test_a_step_of_a_data_set_reads_one_row(tmp_path: Path, monkeypatch: pytest.
     world = Experience(n_envs=3, episode=20)
     with world.open(tmp_path / "store", segment_rows=512) as buffer:
         Feeder(world, buffer).add(1500)
-        data, rows = buffer.to_xarray(), counted_rows(buffer, monkeypatch)
+        data, rows = buffer.episodes.to_xarray(), counted_rows(buffer, monkeypatch)
         repr(data), data._repr_html_()
         assert rows == []
         data["obs"][17, 3:5].load()
@@ -597,9 +597,9 @@ with db.ReplayBuffer({str(tmp_path / "store")!r}, columns=columns) as buffer:
     assert not heavy & set(sys.modules), heavy & set(sys.modules)
     buffer._repr_html_(), buffer.episodes._repr_html_(), episode._repr_html_(), episode.plot()
     assert heavy & set(sys.modules) == {{"PIL"}}, heavy & set(sys.modules)
-    buffer.episodes.to_pandas(), buffer.to_pandas()
+    buffer.episodes.to_pandas(), buffer.episodes.to_pandas(steps=True)
     assert "xarray" not in sys.modules
-    buffer.to_xarray()
+    buffer.episodes.to_xarray()
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -611,9 +611,9 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
         for name in ("pandas", "xarray", "PIL.Image"):
             monkeypatch.setitem(sys.modules, name, None)
         for call, package in (
-            (buffer.to_pandas, "pandas"),
+            (lambda: buffer.episodes.to_pandas(steps=True), "pandas"),
             (buffer.episodes.to_pandas, "pandas"),
-            (buffer.to_xarray, "xarray"),
+            (buffer.episodes.to_xarray, "xarray"),
             (episode.film_strip, "pillow"),
             (episode.plot, "pillow"),
         ):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import diskbuffer as db
 from diskbuffer.limiting import fields
@@ -245,4 +246,4 @@ def test_the_file_of_one_store_is_where_zarr_tools_do_not_look(tmp_path: Path) -
     with opened(tmp_path / "store", db.SampleToInsertRatio(4)) as buffer:
         extend(buffer, 10)
         assert (tmp_path / "store" / LIMITER / "counts").stat().st_size == 8 * fields.WORDS
-        assert dict(buffer.zarr.members()).keys() >= {"obs", "action"}
+        assert dict(zarr.open_group(buffer.path, mode="r").members()).keys() >= {"obs", "action"}

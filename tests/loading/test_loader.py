@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+import zarr
 
 import diskbuffer as db
 
@@ -254,7 +255,8 @@ def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 4) -> None:
 def damaged(buffer: db.ReplayBuffer) -> tuple[int, list[int]]:
     """Damage chunk 4 of a sealed segment of `buffer`; return its stream, and the steps of its rows."""
     buffer.flush(recompress=True)
-    table = {name: np.asarray(buffer.zarr[f"_segments/{name}"]) for name in ("stream", "first_row", "length")}
+    root = zarr.open_group(buffer.path, mode="r")
+    table = {name: np.asarray(root[f"_segments/{name}"]) for name in ("stream", "first_row", "length")}
     slot = int(np.flatnonzero((table["first_row"] == 64) & (table["length"][:, 0] > 0))[0])
     damage(buffer.path / "obs" / f"c.{slot}.0.0", 4)
     stream = int(table["stream"][slot])

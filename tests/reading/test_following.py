@@ -176,7 +176,7 @@ class World:
             buffer.columns.write("value", steps, steps * 2.0)
         over = buffer.episodes[buffer.episodes.ending != "running"]
         if len(over):
-            buffer.tag(f"tag {len(over) % 3}", over.start[:1])
+            over[:1].set_tag(f"tag {len(over) % 3}")
 
     def remove_column(self, buffer: db.ReplayBuffer) -> None:
         if "value" in buffer.columns.derived:

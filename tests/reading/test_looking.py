@@ -96,9 +96,8 @@ def test_an_episode_has_an_observation_more_than_steps(tmp_path: Path) -> None:
         assert buffer.episode(0, columns=["obs/b"])["obs"]["b"].tolist() == [0, 1, 2, 3]
         with pytest.raises(db.InputError, match="list of names"):
             buffer.episode(0, columns="obs")
-        for some in (buffer.episodes[0], [1], 3):
-            with pytest.raises(db.InputError, match=r"buffer\.episodes"):
-                buffer.iterate_episodes(some)  # type: ignore[arg-type]
+        with pytest.raises(db.InputError, match="list of names"):
+            buffer.episodes.read(columns="reward")
         for wrong in (1, 12, -1, 2**70, "first", 1.5, None):
             with pytest.raises(db.InputError, match="episode"):
                 buffer.episode(wrong)  # type: ignore[arg-type]
@@ -106,12 +105,12 @@ def test_an_episode_has_an_observation_more_than_steps(tmp_path: Path) -> None:
 
 def test_episodes_are_iterated_and_those_that_are_evicted_left_out(tmp_path: Path) -> None:
     with made(tmp_path / "store", (7,) * 6, capacity=24, segment_rows=8) as buffer:
-        kept = [int(episode["action"][0]) for episode in buffer.iterate_episodes()]
+        kept = [int(episode["action"][0]) for episode in buffer.episodes.read()]
         assert kept == buffer.at(buffer.episodes.start)["action"].tolist()
         some = buffer.episodes[buffer.episodes.length == 7]
-        assert len(list(buffer.iterate_episodes(some, columns=["action"]))) == len(some)
+        assert len(list(some.read(columns=["action"]))) == len(some)
         seen, n = [], 48
-        for episode in buffer.iterate_episodes():
+        for episode in buffer.episodes.read():
             seen.append(int(episode["action"][0]))
             assert len(episode["obs"]["b"]) == len(episode["action"]) + 1
             for _ in range(2):
@@ -121,9 +120,9 @@ def test_episodes_are_iterated_and_those_that_are_evicted_left_out(tmp_path: Pat
         assert set(seen) <= set(kept)
         with pytest.raises(db.InputError, match="evicted"):
             buffer.episode(some[0])
-        assert list(buffer.iterate_episodes(some)) == []
+        assert list(some.read()) == []
     with made(tmp_path / "empty") as buffer:
-        assert list(buffer.iterate_episodes()) == []
+        assert list(buffer.episodes.read()) == []
 
 
 # Some columns

@@ -57,7 +57,7 @@ def test_a_first_stack_may_be_any_stack(at_once: bool, padding: Any, tmp_path: P
         batch = buffer.at(names)
         np.testing.assert_array_equal(batch["obs"].numpy(), given[:-1])
         np.testing.assert_array_equal(batch["next_obs"].numpy(), given[1:])
-        assert buffer.elapsed(names).tolist() == list(range(20))
+        assert buffer.episodes.elapsed(names).tolist() == list(range(20))
         assert buffer.check(progress=False).ok
 
 
@@ -76,7 +76,7 @@ def test_stacks_with_frames_of_their_own_are_whole_or_gone_while_a_ring_turns(le
                 assert reader._reader.index.steps().tolist() == world.buffer._reader.index.steps().tolist()
                 steps = reader.episodes.start
                 assert steps.tolist() == world.buffer.episodes.start.tolist()
-                assert reader.elapsed(steps).tolist() == world.buffer.elapsed(steps).tolist()
+                assert reader.episodes.elapsed(steps).tolist() == world.buffer.episodes.elapsed(steps).tolist()
                 np.testing.assert_array_equal(reader.at(steps)["obs"], world.buffer.at(steps)["obs"])
     world.buffer.close()
 

@@ -472,7 +472,7 @@ def test_nested_dicts_are_nested_columns_groups_and_batches(tmp_path: Path) -> N
         for name in ("obs", "next_obs"):
             np.testing.assert_array_equal(batch[name]["place"], [step[name]["place"] for step in happened])
             np.testing.assert_array_equal(batch[name]["inner"]["image"], [step[name]["inner"]["image"] for step in happened])
-        group = buffer.zarr["obs"]
+        group = zarr.open_group(buffer.path, mode="r")["obs"]
         assert isinstance(group, zarr.Group)
         assert sorted(group.keys()) == ["inner", "place"]
         with pytest.raises(db.InputError, match="missing column 'obs/inner/image'"):
@@ -714,7 +714,7 @@ def test_without_a_capacity_the_store_grows_and_its_arrays_with_it(
         assert buffer.capacity is None
         for _ in range(5):
             feed.add(100)
-            root = buffer.zarr
+            root = zarr.open_group(buffer.path, mode="r")
             lengths = {name: root[name].shape[0] for name in ("obs", "action", "is_last")}  # type: ignore[union-attr]
             slots = {name: root[f"_segments/{name}"].shape[0] for name in ("length", "stream")}  # type: ignore[union-attr]
             assert len(set(lengths.values())) == len(set(slots.values())) == 1

@@ -306,6 +306,7 @@ def test_what_is_computed_of_sequences_can_be_written_back(
                 assert written == (mine >= 0).sum()
                 steps = mine[mine >= 0].unique()
                 np.testing.assert_array_equal(buffer.at(steps)["seen"][:, 0].numpy(), steps.numpy() + 0.5)
-                assert buffer.tag("seen", mine) == len(np.unique(buffer.episodes.start[buffer.episodes.tag == "seen"]))
+                tagged = buffer.episodes.of(mine).set_tag("seen")
+                assert tagged == (buffer.episodes.tag == "seen").sum()
         with pytest.raises(db.InputError, match="a value for each"):
             a.columns.write("seen", names, np.zeros(len(names)))

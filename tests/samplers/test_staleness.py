@@ -218,7 +218,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         for name, why in (("nothing", "no column 'nothing'"), ("later", "recorded"), ("terminated", "one number a step")):
             with pytest.raises(db.InputError, match=why):
                 buffer.sample(4, db.Uniform(max_age=1, age_column=name))
-        some = buffer.episodes
+        some = buffer.episodes[:]
     wrong: list[dict[str, Any]] = [{"max_age": 0}, {"max_age": 1.5}, {"max_age": True}, {"max_age": -1, "age_column": "version"}]
     wrong += [{"max_age": float("nan"), "age_column": "version"}, {"age_column": "version"}, {"max_age": 3, "episodes": some}]
     wrong += [{"max_age": 1, "age_column": 7}]

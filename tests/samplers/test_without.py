@@ -47,22 +47,22 @@ def test_what_has_the_tag_is_never_drawn(make: Any, n_envs: int, tmp_path: Path)
         sampler, every = make(without="dropped"), buffer.episodes
         number = {int(start): int(buffer.at([start])["obs"][0]) // 100 for start in every.start}
         assert episodes_of(buffer.sample(1000, sampler)) == set(range(EPISODES))  # there are no tags yet
-        buffer.tag("another", every.start[:3])
+        every[:3].set_tag("another")
         for dropped in (every.start[::2], every.start[:-1]):
-            buffer.tag("dropped", dropped)
+            buffer.episodes.of(dropped).set_tag("dropped")
             left = set(range(EPISODES)) - {number[int(start)] for start in dropped}
             assert episodes_of(buffer.sample(1000, sampler)) == left
         assert episodes_of(next(iter(buffer.loader(8, make(without="dropped"))))) == left
-        buffer.tag("dropped", every.start[-1:])
+        every[-1:].set_tag("dropped")
         with pytest.raises(db.errors.EmptyBufferError, match="without='dropped'"):
             buffer.sample(4, sampler)
-        buffer.tag(None, every.start[5:6])
+        every[5:6].set_tag(None)
         assert episodes_of(buffer.sample(4, sampler)) == {number[int(every.start[5])]}
 
 
 def test_the_others_are_as_likely_as_each_other(tmp_path: Path) -> None:
     with fill(tmp_path / "store") as buffer:
-        buffer.tag("dropped", buffer.episodes.start[::3])
+        buffer.episodes[::3].set_tag("dropped")
         left = np.concatenate([episode.start + np.arange(LENGTH) for n, episode in enumerate(buffer.episodes) if n % 3])
         sampler = db.Uniform(1, without="dropped")
         assert_uniform(np.concatenate([buffer.sample(1000, sampler)["steps"].numpy() for _ in range(20)]), left)
@@ -70,7 +70,7 @@ def test_the_others_are_as_likely_as_each_other(tmp_path: Path) -> None:
 
 def test_an_epoch_has_each_of_the_others_once(tmp_path: Path) -> None:
     with fill(tmp_path / "store") as buffer:
-        buffer.tag("dropped", buffer.episodes.start[::4])
+        buffer.episodes[::4].set_tag("dropped")
         left = np.concatenate([episode.start + np.arange(LENGTH) for n, episode in enumerate(buffer.episodes) if n % 4])
         sampler = db.Uniform(1, replace=False, without="dropped")
         for _ in range(2):
@@ -81,7 +81,7 @@ def test_an_epoch_has_each_of_the_others_once(tmp_path: Path) -> None:
 def test_a_tag_that_no_episode_has_is_told(tmp_path: Path) -> None:
     with fill(tmp_path / "store") as buffer:
         buffer.sample(8, db.Uniform(1, without="dropped"))  # none is tagged yet
-        buffer.tag("dropped", buffer.episodes.start[::4])
+        buffer.episodes[::4].set_tag("dropped")
         with pytest.warns(UserWarning, match="no episode has the tag 'droped'; there are dropped"):
             buffer.sample(8, db.Uniform(1, without="droped"))
 

@@ -140,7 +140,7 @@ def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
     world = experience(2)
     with world.open(tmp_path / "store", 300, segment_rows=16, metadata={"a": 1}) as buffer:
         feeder(world, buffer).add(400)
-        buffer.tag("some", buffer.episodes.start[:3])
+        buffer.episodes[:3].set_tag("some")
         buffer.copies.mark("one")
         steps, tags = steps_of(buffer), buffer.episodes.tag.tolist()
         feeder(world, buffer)

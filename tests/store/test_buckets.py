@@ -446,14 +446,14 @@ def test_nothing_is_written_to_a_bucket(server: S3Server, url: str, tmp_path: Pa
         steps = buffer.steps()[:3]
         for call in (
             lambda: buffer.columns.write("value", steps, np.zeros(3)),
-            lambda: buffer.tag("x", steps),
+            lambda: buffer.episodes.of(steps).set_tag("x"),
             lambda: buffer.copies.mark("x"),
             lambda: buffer.sample(3, db.Prioritized()),
             lambda: buffer.clear(),
         ):
             with pytest.raises(db.errors.ReadOnlyError):
                 call()
-        for other in (lambda: buffer.zarr, buffer.check, lambda: buffer.copies.snapshot(tmp_path / "copy")):
+        for other in (buffer.check, lambda: buffer.copies.snapshot(tmp_path / "copy")):
             with pytest.raises(db.InputError, match="in a bucket"):
                 other()
         assert str(bucket) in repr(buffer)
@@ -492,14 +492,14 @@ def test_marks_and_what_tells_of_a_store_are_read_from_a_bucket(server: S3Server
         buffer.copies.mark("half")
         fill(buffer, 100, 1)
         buffer.columns.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float32))
-        buffer.tag("good", buffer.steps()[:20])
+        buffer.episodes.of(buffer.steps()[:20]).set_tag("good")
     bucket = server.bucket(server.put(tmp_path / "store"), tmp_path / "cache")
     with db.ReplayBuffer(bucket, mode="r") as remote, db.ReplayBuffer(tmp_path / "store", mode="r") as local:
         assert remote.copies.marks == ("half",)
         assert same(remote.at(remote.steps()), local.at(local.steps()))
-        assert remote.tags == local.tags == ("good",)
-        assert len(remote.to_pandas()) == len(local.to_pandas())
-        one, other = (buffer.to_xarray()["action"].values for buffer in (remote, local))
+        assert remote.episodes.tag_names == local.episodes.tag_names == ("good",)
+        assert len(remote.episodes.to_pandas(steps=True)) == len(local.episodes.to_pandas(steps=True))
+        one, other = (buffer.episodes.to_xarray()["action"].values for buffer in (remote, local))
         assert same(one, other)
     marked: dict[str, Any] = {"mode": "r", "mark": "half"}
     with db.ReplayBuffer(bucket, **marked) as remote, db.ReplayBuffer(tmp_path / "store", **marked) as local:

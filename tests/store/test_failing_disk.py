@@ -165,7 +165,7 @@ def added(buffer: db.ReplayBuffer, how: str) -> Any:
     if how == "map":
         return buffer.columns.map(lambda batch: batch["obs"].float(), 8, "value", progress=False, threads=1)
     if how == "tag":
-        return buffer.tag("good", buffer.episodes.start[buffer.episodes.ending != "running"])
+        return buffer.episodes[buffer.episodes.ending != "running"].set_tag("good")
     return buffer.sample(8, db.Prioritized(seed=0))
 
 

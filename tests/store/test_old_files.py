@@ -43,7 +43,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         feed = Feeder(world, buffer)
         feed.add(53)
         buffer.columns.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32))
-        buffer.tag("first", buffer.episodes.start[:1])
+        buffer.episodes[:1].set_tag("first")
         buffer.flush(recompress=True)
         buffer.flush()
         if how != "closed":
@@ -57,7 +57,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         buffer.columns.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32) + 1)
         buffer.columns.write("later", steps_of(buffer), np.ones(len(steps_of(buffer)), np.float32))
         over = buffer.episodes[buffer.episodes.ending != "running"]
-        buffer.tag("second", over.start[-2:])
+        over[-2:].set_tag("second")
         buffer.flush()
         if how != "closed":
             copied(base / "store", base / "new")
@@ -91,7 +91,7 @@ def told(path: Path, mode: Any) -> dict[str, Any]:
         batch = buffer.at(steps)
         later = ("value", "later", "tag") if lost_power(path) else ()  # which may be older ones after a power loss
         found = {name: np.asarray(values).tolist() for name, values in batch.items() if name not in later}
-        return found | {"tags": buffer.tags, "columns": list(buffer.columns)}
+        return found | {"tags": buffer.episodes.tag_names, "columns": list(buffer.columns)}
 
 
 def names_that_differ(old: Path, new: Path) -> list[str]:

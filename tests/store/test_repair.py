@@ -194,7 +194,7 @@ def test_a_check_beside_a_writer_that_does_everything_finds_nothing(where: str, 
                 feed.add(7)
                 steps = steps_of(buffer)
                 buffer.columns.write(f"value{turn % 3}", steps, steps.astype(np.float32))
-                buffer.tag(f"tag {turn}", buffer.episodes.start[:1])
+                buffer.episodes[:1].set_tag(f"tag {turn}")
                 if turn % 5 == 0:
                     buffer.copies.mark("here", replace=True)
                     buffer.flush()

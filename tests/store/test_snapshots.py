@@ -334,13 +334,13 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         feed.add(130)
         steps = steps_of(buffer)
         buffer.columns.write("value", steps[5:50], steps[5:50] * 1.5)
-        buffer.tag("first", steps[:1])
+        buffer.episodes.of(steps[:1]).set_tag("first")
         buffer.copies.mark("one")
         expected = {name: value.clone() for name, value in buffer.at(steps).items()}
         feed.add(7 if again else 300)  # the same segments, or others
         buffer.columns.write("value", steps_of(buffer), np.zeros(len(buffer)))
         buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
-        buffer.tag("second", steps_of(buffer)[:1])
+        buffer.episodes.of(steps_of(buffer)[:1]).set_tag("second")
         buffer.flush(recompress=True)
         buffer.copies.mark("two")
         newest = steps_of(buffer)
@@ -355,7 +355,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
     with db.ReplayBuffer(path, mark="one") as buffer:
         assert buffer.copies.marks == ("one", "two")
         np.testing.assert_array_equal(steps_of(buffer), steps)
-        assert buffer.tags == ("first",)
+        assert buffer.episodes.tag_names == ("first",)
         batch = buffer.at(steps)
         assert batch.keys() == expected.keys()
         for name, value in expected.items():
@@ -370,7 +370,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
     assert not (path / "tmp").exists()
     with db.ReplayBuffer(path, mark="two", mode="r+") as buffer:
         np.testing.assert_array_equal(steps_of(buffer), newest)
-        assert buffer.tags == ("first", "second")
+        assert buffer.episodes.tag_names == ("first", "second")
         world.check(buffer)
     assert is_well(path)
     assert is_well(path / MARKS / "one")

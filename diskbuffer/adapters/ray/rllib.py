@@ -171,7 +171,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     def _made(self, batch: Batch, weights: npt.NDArray[np.float32], n_step: int) -> list[SingleAgentEpisode]:
         """Return an episode of one step for each row."""
         spaces, numbers = self._recording.spaces, {name: _arrays(value) for name, value in batch.items()}
-        starts = self.buffer.elapsed(batch["steps"]).tolist()
+        starts = self.buffer.episodes.elapsed(batch["steps"]).tolist()
         ends = zip(numbers["terminated"].tolist(), numbers["truncated"].tolist(), strict=True)
         return [
             SingleAgentEpisode(
@@ -195,7 +195,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         left = size
         while left > 0:
             steps, _ = self._draw(1, None)
-            there, before = int(self.buffer.remaining(steps)[0]), min(lookback, int(self.buffer.elapsed(steps)[0]))
+            episodes = self.buffer.episodes
+            there, before = int(episodes.remaining(steps)[0]), min(lookback, int(episodes.elapsed(steps)[0]))
             if there <= least:
                 continue
             count = min(length, there)
@@ -216,7 +217,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             terminated=bool(batch["terminated"][0, -1]),
             truncated=bool(batch["truncated"][0, -1]),
             extra_model_outputs={name: InfiniteLookbackBuffer(values, lookback=before) for name, values in ones.items()},
-            t_started=int(self.buffer.elapsed(first)[0]) + before,
+            t_started=int(self.buffer.episodes.elapsed(first)[0]) + before,
             len_lookback_buffer=before,
             **self._recording.spaces,
         )

@@ -310,13 +310,13 @@ class Shard:
         buffer, there = self._opened, np.arange(len(steps))
         while True:
             if skip:
-                there = np.flatnonzero(buffer.remaining(steps) >= (length or 1))
+                there = np.flatnonzero(buffer.episodes.remaining(steps) >= (length or 1))
                 if not len(there):
                     return Read(None, there)
             try:
                 return Read(self._at(steps[there], length, columns), there)
             except InputError:  # evicted since, where it was there
-                if not skip or len(np.flatnonzero(buffer.remaining(steps[there]) >= (length or 1))) == len(there):
+                if not skip or len(np.flatnonzero(buffer.episodes.remaining(steps[there]) >= (length or 1))) == len(there):
                     raise
 
     def _at(self, steps: Int64, length: int | None, columns: Sequence[str] | None) -> Packed | Undecoded:

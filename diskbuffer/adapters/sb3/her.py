@@ -99,7 +99,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         episodes = buffer.episodes
         for stream in range(self.n_envs):
             mine = np.flatnonzero(episodes.stream == stream)
-            lengths = buffer.elapsed(episodes.start[mine]) + episodes.length[mine]  # with steps that are evicted
+            lengths = episodes.elapsed(episodes.start[mine]) + episodes.length[mine]  # with steps that are evicted
             later = np.cumsum(episodes.length[mine][::-1])[::-1] - episodes.length[mine]
             for one, length, after in zip(mine.tolist(), lengths.tolist(), later.tolist(), strict=True):
                 self._note_episode(stream, length, after, episodes.ending[one] == RUNNING)

@@ -336,7 +336,7 @@ class Stored(SharedStore):
 
     def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
         """Count the steps of its episode from each step on."""
-        return np.ones(len(steps), np.int64) if self._buffer is None else self._buffer.remaining(steps)
+        return np.ones(len(steps), np.int64) if self._buffer is None else self._buffer.episodes.remaining(steps)
 
     def counts(self) -> tuple[int, int]:
         """Return how many steps each environment has, and has ever had; the fewest, where a kill came between them."""

@@ -289,7 +289,7 @@ class Stored(SharedStore):
         paths += ["next_" + path for path in paths if is_observation(path)]
         flat = {path: value_at(batch, path).numpy() for path in paths}
         if self.stack_num > 1:
-            elapsed, left = opened.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages
+            elapsed, left = opened.episodes.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages
             for path, values in flat.items():
                 top = path.split("/")[0]
                 if top == "obs" or (top == "next_obs" and of_next):  # which begin with their episode anyway

@@ -32,7 +32,7 @@ def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) 
 
 
 def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[str] | None) -> pandas.DataFrame:
-    """Return a row for each step; see `ReplayBuffer.to_pandas`."""
+    """Return a row for each step; see `Episodes.to_pandas`."""
     pd = _pandas()
     there = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name
     if isinstance(columns, str):

@@ -21,7 +21,7 @@ _COORDINATES = (_STEP, "episode", "stream", "t", "ending", "tag")
 
 
 def of_steps(source: EpisodeReader, episodes: EpisodeColumns, dims: Mapping[str, Sequence[str]]) -> xarray.Dataset:
-    """Return a data set of steps; see `ReplayBuffer.to_xarray`."""
+    """Return a data set of steps; see `Episodes.to_xarray`."""
     xr = require("xarray", "xarray", "notebook", "to make a data set of it")
     from xarray.core.indexing import LazilyIndexedArray
 

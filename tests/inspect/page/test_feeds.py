@@ -106,7 +106,7 @@ def test_the_overview_adds_up(client: TestClient, store: Path) -> None:
 
 def test_the_table_is_sorted_filtered_and_cut_as_python_would(client: TestClient, store: Path) -> None:
     with db.ReplayBuffer(store, mode="r") as buffer:
-        episodes, returns = buffer.episodes, buffer.episodes.returns
+        episodes, returns = buffer.episodes[:], buffer.episodes.returns
     rows = [{"episode": e.id, "length": e.length, "ending": e.ending, "return": returns[n]} for n, e in enumerate(episodes)]
     some = [row for row in rows if row["length"] > 25 and row["ending"] == "terminated"]
     filters = (("", rows), ("length > 25 and ending == 'terminated'", some))
