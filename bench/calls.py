@@ -85,7 +85,7 @@ def adding(report: Report, rounds: int, directory: Path) -> None:
     flags, reward, action = np.zeros(1, np.bool_), np.ones(1, np.float32), np.zeros(1, np.int64)
     infos: list[dict[str, Any]] = [{}]
     with db.ReplayBuffer(directory / "added", columns=columns, capacity=STEPS) as buffer:
-        recorder = buffer._writing()
+        recorder = buffer._access.recorder()
         values = (action[0], 1.0, False, False, obs[0], obs[0])
         calls: Calls = {
             "the whole, numbers": lambda _: buffer.add(obs[0], action[0], 1.0, obs[0], False, False),

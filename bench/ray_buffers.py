@@ -180,13 +180,13 @@ def _ways_of_sending(buffer: db.ReplayBuffer, sampler: db.Sampler) -> dict[str, 
     decoder, delivery = Decoder(), Delivery(buffer._reader.pool)
 
     def as_stored(size: int) -> int:
-        found = undecoded(buffer, buffer._planned(size, sampler), 0)
+        found = undecoded(buffer, buffer._drawing.source(sampler, size).next_planned(), 0)
         assert found is not None
         decoder.batch(found)
         return found.nbytes
 
     def as_decoded(size: int) -> int:
-        packed = pack(buffer._planned(size, sampler).batch(delivery))
+        packed = pack(buffer._drawing.source(sampler, size).next_planned().batch(delivery))
         unpack(packed)
         return sum(len(memory) for memory in packed.memories)
 

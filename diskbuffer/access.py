@@ -1,18 +1,104 @@
-"""What a buffer lets its parts do."""
+"""What may be done with a buffer that is open, and the error where something may not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from diskbuffer.errors import ClosedError, CorruptionError, LockedError, ReadOnlyError
+
+if TYPE_CHECKING:
+    from diskbuffer.closing import Closing
+    from diskbuffer.gathering.store import GatheredStore
+    from diskbuffer.reading.batch_reader import BatchReader
+    from diskbuffer.recording.recorder import Recorder
+    from diskbuffer.recording.stream_log import StreamLog
+    from diskbuffer.store.store import Store
+
+_TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
 
 
-class Access(NamedTuple):
-    """Calls that raise an error where something is not to be done now, or not by this process.
+class Access:
+    """Tell who may write to a buffer's steps and columns, now and in this process. It does not keep the buffer open."""
 
-    `check_open` raises a ClosedError. `write_columns` is called with the store's lock, and sees what another learner wrote;
-    `must_write_columns` before it is taken, and says what is to be done to the buffer: "changed", "marked".
-    """
+    def __init__(
+        self,
+        path: Path,
+        closing: Closing,
+        store: Store,
+        reader: BatchReader,
+        gathered: GatheredStore | None,
+        recorder: Recorder | None,
+    ) -> None:
+        self._path, self._closing, self._store, self._reader, self._gathered = path, closing, store, reader, gathered
+        self._recorder, self._process = recorder, os.getpid()
 
-    check_open: Callable[[], None]
-    write_columns: Callable[[], None]
-    must_write_columns: Callable[[str], None]
+    @property
+    def own_recorder(self) -> Recorder | None:
+        """What records steps; None where the buffer was opened to read, or by the process that this one is a fork of."""
+        return self._recorder if self._process == os.getpid() else None
+
+    def check_open(self) -> None:
+        """Raise a ClosedError where the buffer was closed."""
+        if self._closing.closed:
+            raise ClosedError(f"{self._path} was closed; open it again with ReplayBuffer({str(self._path)!r})")
+
+    def check_in_place(self) -> None:
+        """Raise a CorruptionError where another store may be at the path of the one that is open."""
+        files = self._store.files if self._gathered is None else self._gathered.all_files
+        if not files.outermost().is_in_place():
+            raise CorruptionError(f"{self._path} was moved, removed or replaced since it was opened; open it again")
+
+    def recorder(self) -> Recorder:
+        """Return what records steps; a ReadOnlyError or LockedError where this process may not."""
+        if self._closing.closed or self._recorder is None or not self._store.writable:
+            self._refuse()
+        return self._recorder
+
+    def log(self) -> StreamLog:
+        """Return what steps are written to, as `recorder` does."""
+        return self.recorder().log
+
+    def write_columns(self) -> None:
+        """Raise an error where this process may not write columns; see what another learner wrote to them."""
+        if self._gathered is None:
+            self.recorder()
+            return
+        with self._store.lock:
+            self.check_open()
+            if self._gathered.begin_writing():  # another learner may have written to steps that are new to this one
+                try:
+                    self._reader.refresh()
+                except BaseException:
+                    self._gathered.columns.end_writing()
+                    raise
+
+    def must_write(self, what: str) -> None:
+        """Raise an error where this process may not change the store, which is to be `what`: "cleared", "marked".
+
+        Takes no lock: in a fork, those of the buffer may be held for ever.
+        """
+        self.check_open()
+        if self._recorder is None and self._gathered is None:
+            raise ReadOnlyError(
+                f"{self._path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so there",
+                advice=_TO_WRITE,
+            )
+        self.recorder()
+
+    def must_write_columns(self, what: str) -> None:
+        """Raise an error as `must_write` does; a learner of several writers' stores may, too."""
+        if self._gathered is None:
+            self.must_write(what)
+
+    def _refuse(self) -> NoReturn:
+        self.check_open()
+        if self._gathered is not None:
+            raise ReadOnlyError(f"{self._path} has the stores of several writers; open one with writer=NAME to add steps to it")
+        if self._recorder is None:
+            raise ReadOnlyError(f"{self._path} was opened with mode='r'", advice=_TO_WRITE)
+        raise LockedError(
+            f"{self._path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
+            "it here with mode='r'"
+        )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import os
 import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
+from typing import Any, Literal, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,49 +22,41 @@ from diskbuffer.closing import Closing, refuse_within_a_call
 from diskbuffer.columns.columns import Columns
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.copies import Copies
+from diskbuffer.drawing import Drawing, OwnSamplers
 from diskbuffer.draws import Steps
 from diskbuffer.episodes import Episode, Episodes
-from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, ReadOnlyError
+from diskbuffer.errors import InputError
+from diskbuffer.figures import figures_of
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
-from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import column_paths, device_of, integers, seconds_of, step_names
 from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.loading.loader import Loader
-from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
+from diskbuffer.loading.passes import Batches, Cut, Listed, Pass, check_order
 from diskbuffer.notebook import notebook
-from diskbuffer.opening import join_limiter, open_place
-from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
-from diskbuffer.reading.batch_reader import BatchReader, Planned, StoreReader
-from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
+from diskbuffer.opening import join_limiter, open_place, reopen
+from diskbuffer.options import CreateOptions, Options, checked_capacity, doubts, refuse_another, refuse_unknown
+from diskbuffer.reading.batch_reader import BatchReader, StoreReader
+from diskbuffer.reading.batch_source import DrawnBatch, Sampling
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.reading.recorded_column import RecordedColumn
-from diskbuffer.recording.pictures import Pictures
+from diskbuffer.reading.ranks import Ranks
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.samplers import Sampler
 from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
-from diskbuffer.schema import TAG, Column
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks
-from diskbuffer.store.system.files import Files
-from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.wording import counted
 
-if TYPE_CHECKING:
-    pass
-
 _SINGLE = Steps()
-_TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
 Autoreset = Literal["next_step", "same_step", "disabled"]
 
 
@@ -74,7 +64,7 @@ class ReplayBuffer:
     """Experience on disk, in a Zarr store, sampled as fast as from RAM.
 
     Opens the store at `path` if there is one, and creates it otherwise, which takes the columns from `env`, from the two
-    spaces, or from `columns`. Nothing is ever wiped. To reopen, the path is enough; whatever else is given must be what the
+    spaces, or from ``columns=``. Nothing is ever wiped. To reopen, the path is enough; whatever else is given must be what the
     store has.
 
     Parameters
@@ -90,17 +80,6 @@ class ReplayBuffer:
         frames in a `FrameStackObservation`. A `VecEnv` resets in the same step: `add` needs its infos.
     observation_space, action_space : gymnasium.Space, optional
         Of one environment. Where the observation is stacked (its first axis is `frame_stack` long), single frames are stored.
-    columns : mapping of str to Column, optional
-        Instead of spaces: ``{"obs": Column((84, 84), "uint8"), "action": Column((), "int64")}``; nested ones as "obs/pixels",
-        where other characters than those of identifiers are written as in URLs: "obs/front%20camera" is what a dict with the key
-        "front camera" has.
-        reward (float32, scalar), terminated and truncated are added where they are missing.
-    extra : mapping of str to Column, optional
-        Columns beside those, given with every step: ``{"log_prob": Column((), "float32")}``.
-    transforms : mapping of str to Greyscale, Resize, or tuple of them, optional
-        What pictures become before they are stored, by column: ``{"obs": (Greyscale(), Resize(84, 84))}``,
-        ``{"obs/camera": Resize(96, 128)}``. `columns` are then those of pictures as they come; of a column as it is stored,
-        ``Column(transform=)`` says so, too.
     n_envs : int, optional
         Environments that write side by side; 1, or that of `env`.
     frame_stack : int, optional
@@ -119,19 +98,6 @@ class ReplayBuffer:
         For the draws.
     threads : int, optional
         Threads that decode a batch; the machine's cores, eight at most.
-    segment_rows : int, optional
-        Rows of a segment, a power of two: the unit of eviction. Chosen from the capacity.
-    chunk_rows : int, optional
-        Rows that are compressed together, where rows are compressed (those of 1 KiB and more): 1, 2, 4 or 8. More of them take
-        less of the disk, and more time to pick single steps from. 4 by default, and fewer where a row has more than 64 KB.
-    capacity_each : bool, optional
-        Whether every environment keeps its own newest ``capacity // n_envs`` steps, for environments that add unevenly. False, or
-        as the store has it.
-    environment : mapping, optional
-        With `columns`: what the environment is, in the form that `environment` of a buffer made with `env` or spaces has.
-    metadata : mapping, optional
-        Your own, of what JSON holds, 64 KiB at most, kept from the creation on: ``buffer.metadata``. When reopening, it must be
-        the same, or left out.
     mark : str, optional
         A mark that was made of this store (`mark`). With ``mode="r"`` the mark is what is read. Otherwise the store goes back to
         it, and **what came later is dropped**; marks stay, those made later, too. A crash on the way is no harm: whoever opens
@@ -145,6 +111,9 @@ class ReplayBuffer:
     limiter : SampleToInsertRatio, optional
         Have `add` and `extend` wait where too little was sampled for what was added, and `sample`, `draw` and loaders where too
         much was; in all threads and processes that open the buffer with the same one, actors and learners. See `limiter` below.
+    **create
+        What else a store is made with: its columns, where there are no spaces to take them from, `extra` columns, transforms of
+        pictures, metadata, sizes; see `diskbuffer.options.CreateOptions`.
 
     Attributes
     ----------
@@ -189,9 +158,6 @@ class ReplayBuffer:
         env: Any = None,
         observation_space: Any = None,
         action_space: Any = None,
-        columns: Mapping[str, Column] | None = None,
-        extra: Mapping[str, Column] | None = None,
-        transforms: Mapping[str, Greyscale | Resize | tuple[Greyscale | Resize, ...]] | None = None,
         n_envs: int | None = None,
         frame_stack: int | None = None,
         padding: Literal["first", "zeros"] | None = None,
@@ -199,43 +165,28 @@ class ReplayBuffer:
         mode: Literal["a", "r", "r+", "w-"] = "a",
         seed: int | None = None,
         threads: int | None = None,
-        segment_rows: int | None = None,
-        chunk_rows: int | None = None,
-        capacity_each: bool | None = None,
-        environment: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
         mark: str | None = None,
         writer: str | None = None,
         limiter: SampleToInsertRatio | None = None,
+        **create: Unpack[CreateOptions],
     ) -> None:
         self.limiter: Limiter | None = None
-        self._process = os.getpid()
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = integer_or_none("threads", threads)
-        seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
-        self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
-        for sampler in self._samplers.values():
-            sampler.seeded = seed is not None
-        self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
+        samplers = OwnSamplers(seed)
         self._place, self._writer = place_of(path), writer
+        refuse_unknown(create)
         wanted = Options(
             capacity=capacity,
             env=env,
             observation_space=observation_space,
             action_space=action_space,
-            columns=columns,
-            extra=extra,
-            transforms=transforms,
             n_envs=n_envs,
             frame_stack=frame_stack,
             padding=padding,
             autoreset=autoreset,
-            segment_rows=segment_rows,
-            chunk_rows=chunk_rows,
-            capacity_each=capacity_each,
-            environment=environment,
-            metadata=metadata,
+            **create,
         ).checked()
         opened = open_place(self._place, wanted, mode, mark, writer)
         self._place, self._store, self._gathered = opened.place, opened.store, opened.gathered
@@ -255,15 +206,17 @@ class ReplayBuffer:
             if limiter is not None:
                 self.limiter = join_limiter(opened, limiter, mode, mark, writer, self._reader.index)
                 self._closing.limiter = self.limiter
-            self._log: StreamLog | None = None
+            recorder: Recorder | None = None
             if mode != "r":
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
-                self._log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
-                self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
+                log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
+                recorder = Recorder(layout, log, self._reader.index, self._reader.newest)
+            self._access = Access(self.path, self._closing, self._store, self._reader, self._gathered, recorder)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
             self._closing.abandon()
             raise
+        self._drawing = Drawing(samplers, self._derived, self._access, self.limiter)
         self._marking, self._building = forks.new_lock(), forks.new_lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
@@ -331,11 +284,12 @@ class ReplayBuffer:
         About 9 us for an 84x84 frame, compression included, which comes in batches: every 128 rows or so, some 0.2 ms.
         """
         if self.limiter is not None:
-            self._wait_to_add(self.limiter)
+            self._access.recorder()  # nobody waits for an error
+            self.limiter.wait_to_add()
         with self._store.lock:
-            added = self._writing().add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
+            added = self._access.recorder().add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
             if self.limiter is not None:
-                self._note_added(self.limiter)
+                self.limiter.note_added(self._access.log().added)
             return added
 
     def extend(
@@ -384,44 +338,16 @@ class ReplayBuffer:
             The disk is full or fails. ``len(buffer)`` tells what was added before that.
         """
         if self.limiter is not None:
-            self._wait_to_add(self.limiter)
+            self._access.recorder()  # nobody waits for an error
+            self.limiter.wait_to_add()
         with self._store.lock:
-            recorder = self._writing()
+            recorder = self._access.recorder()
             stream = None if env is None else integer("env", env, 0, self.n_envs - 1)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
             added = recorder.extend(values, obs, next_obs, stream, new_episode)
             if self.limiter is not None:
-                self._note_added(self.limiter)
+                self.limiter.note_added(self._access.log().added)
             return added
-
-    def _wait_to_add(self, limiter: Limiter) -> None:
-        """Wait where a limiter has it so, but not for an error."""
-        self._writing()
-        limiter.wait_to_add()
-
-    def _note_added(self, limiter: Limiter) -> None:
-        assert self._log is not None
-        limiter.note_added(self._log.added)
-
-    def transformed(self, obs: Any) -> Any:
-        """Return observations as they are stored: what a policy that learns from batches is to be given when it acts.
-
-        Parameters
-        ----------
-        obs : array-like, or nested dict of them
-            With any leading axes. Columns without ``Column(transform=)`` stay as they are.
-
-        Returns
-        -------
-        array, or nested dict of them
-            Pictures as uint8, (..., height, width) or (..., height, width, channels).
-
-        Raises
-        ------
-        InputError
-            A picture is none that is transformed to the column's shape.
-        """
-        return Pictures(self._store.layout.schema).transformed(obs)
 
     def cut_off(self, envs: Any = slice(None)) -> None:
         """Tell that environments were reset without an end of their episodes, though the next observation may look the same.
@@ -432,7 +358,7 @@ class ReplayBuffer:
             Which; all of them by default.
         """
         with self._store.lock:
-            recorder = self._writing()
+            recorder = self._access.recorder()
             which = np.arange(self.n_envs)[envs] if isinstance(envs, slice) else np.atleast_1d(integers("envs", envs, (0, 1)))
             if (which < 0).any() or (which >= self.n_envs).any():
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
@@ -453,9 +379,9 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. Every step is there still.
         """
-        self._must_write("cleared")
+        self._access.must_write("cleared")
         with self._building, self._store.lock, Uninterrupted():
-            self._writing().clear()
+            self._access.recorder().clear()
 
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, for good; what is too old for a smaller one is dropped at once.
@@ -479,9 +405,9 @@ class ReplayBuffer:
         if self._writer is not None:
             raise InputError(f"{self._of_all_writers}: all writers share a capacity, which stays as it is")
         wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
-        self._must_write("resized")
+        self._access.must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
-            self._open_log().resize(wanted)
+            self._access.log().resize(wanted)
 
     def flush(self, *, recompress: bool = False) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
@@ -505,53 +431,18 @@ class ReplayBuffer:
         refuse_within_a_call(self._store, "flush")
         if recompress:
             with self._store.lock:
-                log = self._open_log()
+                log = self._access.log()
                 log.pack()
             log.wait_for_sealing()
         if self._gathered is not None:
-            self._writing_columns()
+            self._access.write_columns()
             self._gathered.sync()
         else:
             with self._store.lock:
-                log = self._open_log()
+                log = self._access.log()
             log.sync()
         if self.limiter is not None:
             self.limiter.sync()
-
-    def _writing(self) -> Recorder:
-        if self._closing.closed or self._log is None or not self._store.writable:
-            self._refuse_to_write()
-        return self._recorder
-
-    def _refuse_to_write(self) -> NoReturn:
-        self._check_open()
-        if self._gathered is not None:
-            raise ReadOnlyError(f"{self.path} has the stores of several writers; open one with writer=NAME to add steps to it")
-        if self._log is None:
-            raise ReadOnlyError(f"{self.path} was opened with mode='r'", advice=_TO_WRITE)
-        raise LockedError(
-            f"{self.path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
-            "it here with mode='r'"
-        )
-
-    def _writing_columns(self) -> None:
-        """Refuse to write columns where that is not for this process to do."""
-        if self._gathered is not None:
-            with self._store.lock:
-                self._check_open()
-                if self._gathered.begin_writing():  # another learner may have written to steps that are new to this one
-                    try:
-                        self._reader.refresh()
-                    except BaseException:
-                        self._gathered.columns.end_writing()
-                        raise
-        else:
-            self._writing()
-
-    def _open_log(self) -> StreamLog:
-        self._writing()
-        assert self._log is not None
-        return self._log
 
     # Reading
 
@@ -592,14 +483,9 @@ class ReplayBuffer:
         CorruptionError
             A chunk is damaged on the disk; it is named.
         """
-        self._check_open()
-        size = integer("batch_size", batch_size)
-        if sampler is not None:
-            return self._sampling(self._sampler(sampler, "sample"), size).sample(transform_of(transform), device_of(device))
-        known = self._sampled  # by another thread, this may be another the next moment
-        if known is None or known[0] != size:  # most ask for as many again and again
-            known = self._sampled = size, self._sampling(self._samplers["sample"], size, while_there(self._check_open))
-        return known[1].sample(transform_of(transform), device_of(device))
+        self._access.check_open()
+        source = self._drawing.source(sampler, integer("batch_size", batch_size))
+        return source.sample(transform_of(transform), device_of(device))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
         """Draw as `sample` does, and read nothing.
@@ -616,49 +502,8 @@ class ReplayBuffer:
             ``steps``, (batch_size,) int64, for `at`: of sequences, each one's first. What else the sampler tells of each, such as
             ``weights``.
         """
-        self._check_open()
-        sampler, size = self._sampler(sampler, "sample"), integer("batch_size", batch_size)
-        return self._sampling(sampler, size).draw()
-
-    def _planned(self, batch_size: int, sampler: Sampler) -> Planned:
-        """Draw as `sample` does, for an adapter to read."""
-        self._check_open()
-        return self._sampling(self._sampler(sampler, "sample"), batch_size).next_planned()
-
-    def _sampling(
-        self,
-        sampler: Sampler,
-        size: int,
-        check: Callable[[], None] | None = None,
-        ranks: Ranks = ALONE,
-        refresh_every: float = math.inf,
-    ) -> Sampling:
-        share = Share(self._reader, sampler, size * ranks.world_size, self.limiter)
-        return Sampling([share], self._reader.pool, check or self._check_open, ranks=ranks, refresh_every=refresh_every)
-
-    def _sampler(self, given: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
-        if given is not None and not isinstance(given, Sampler):
-            raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {given!r}")
-        sampler = self._samplers[own] if given is None else given
-        ranks.check(sampler)
-        if given is not None:
-            self._attach(given)
-        return sampler
-
-    def _attach(self, sampler: Sampler) -> BatchReader:
-        """Have a sampler draw from this buffer; return where to read what it draws."""
-        self._check_open()
-        with self._store.lock:
-            sampler.attach(self._reader.index, self._open_column)
-        return self._reader
-
-    def _open_column(self, name: str, column: Column | None) -> Any:
-        if name == TAG and column is None:
-            return self._reader
-        if column is None:
-            return RecordedColumn(self._store, self._reader, name, while_there(self._check_open))
-        self._writing_columns()
-        return self._derived.open(name, column, while_there(self._writing_columns))
+        self._access.check_open()
+        return self._drawing.source(sampler, integer("batch_size", batch_size)).draw()
 
     def at(
         self,
@@ -692,7 +537,7 @@ class ReplayBuffer:
         InputError
             There is no such step, or not any more, or no such column; or the arguments do not go together.
         """
-        self._check_open()
+        self._access.check_open()
         size = integer_or_none("length", length)
         if n_step.__class__ is int and n_step == 1 and not copy:  # most ask for that, and looking at gamma takes time
             return self._reader.at(steps, _SINGLE if size is None else Steps(size), column_paths(columns))
@@ -719,7 +564,7 @@ class ReplayBuffer:
         InputError
             There is no step that old, or no such environment.
         """
-        self._check_open()
+        self._access.check_open()
         return self._reader.every_name() if ages is None else self._reader.recent_names(ages, envs)
 
     def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None) -> Batch:
@@ -743,7 +588,7 @@ class ReplayBuffer:
         InputError
             There is no such episode, or it was evicted.
         """
-        self._check_open()
+        self._access.check_open()
         episode = which if isinstance(which, Episode) else self.episodes.find(which)
         return self._reader.episode(episode, column_paths(columns))
 
@@ -777,14 +622,9 @@ class ReplayBuffer:
         threads : int, optional
             How many threads fill batches, each one of its own; the machine's cores, `prefetch` at most.
         rank, world_size : int, optional
-            Which of how many learners this is: from torch.distributed's default process group, where one is initialised. Every
-            batch is drawn for all of them, ``world_size * batch_size`` samples, and each reads its own: number `rank`, and
-            every `world_size`-th after it; a draw is cheap, and nothing is sent between ranks. So all must draw with the same
-            seed, the sampler's or else the buffer's, and see the same steps: those of a store that nobody writes to, or of
-            readers that all call `refresh` between the same two batches, while the writer waits. (Otherwise each still draws
-            as the sampler says from what it sees, and their shares are of different draws.) The sampler's state is the same in
-            all ranks; a run may be resumed with another number of them, if all together have as large a batch.
-            ``rank=0, world_size=1`` is a learner that draws for itself.
+            Which of how many learners this is: from torch.distributed's default process group, where one is initialised. Each
+            batch is then shared out, and all must draw with the same seed and see the same steps; see
+            `diskbuffer.reading.ranks.Ranks`. ``rank=0, world_size=1`` is a learner that draws for itself.
         refresh_every : float, optional
             Seconds after which a buffer that is open for reading sees what a writer in another process has added and evicted, as
             `refresh` does: in the learner's thread, before the next batch is drawn. 0 for every batch; None, the default, for
@@ -797,13 +637,13 @@ class ReplayBuffer:
             There are several ranks, and neither the sampler nor the buffer was given a seed; or the sampler is `Prioritized`,
             whose draws depend on what each rank has learned.
         """
-        self._check_open()
+        self._access.check_open()
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
-        sampler = self._sampler(sampler, "loader", ranks)
+        sampler = self._drawing.sampler(sampler, "loader", ranks)
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
 
         def source() -> Sampling:
-            return self._sampling(sampler, size, ranks=ranks, refresh_every=every)
+            return self._drawing.sampling(sampler, size, ranks, every)
 
         return Loader(source, device, ahead, self._threads(threads), transform)
 
@@ -855,28 +695,21 @@ class ReplayBuffer:
         InputError
             There are several ranks, and ``shuffle=True`` without `seed`.
         """
-        self._check_open()
+        self._access.check_open()
         ranks = Ranks.of(rank, world_size)
-        if ranks.world_size > 1 and shuffle and seed is None:
-            raise InputError(
-                f"with {ranks.world_size} ranks all must shuffle in the same way: give seed=, another one each epoch"
-            )
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
         seed_sequence(seed)
-        if steps is not None and shuffle:
-            raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
-        if steps is not None and sampler is not None:
-            raise InputError("steps= and sampler= both tell what comes; give one of them")
-        samples = EVERY_STEP if sampler is None else self._sampler(sampler, "sample").samples()
+        check_order(shuffle=shuffle, seed=seed, steps=steps, sampler=sampler, ranks=ranks)
+        samples = EVERY_STEP if sampler is None else self._drawing.sampler(sampler, "sample").samples()
         named = None if steps is None else step_names(steps)
 
         cut = Cut(size, merge_last, ranks)
 
         def source(state: Mapping[str, Any] | None) -> Pass | Listed:
             if named is not None:
-                return Listed(self._reader, named, cut, self._check_open, state)
+                return Listed(self._reader, named, cut, self._access.check_open, state)
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
-            return Pass(self._reader, cut, shuffle, entropy, self._check_open, state, samples=samples)
+            return Pass(self._reader, cut, shuffle, entropy, self._access.check_open, state, samples=samples)
 
         return Batches(source, device, ahead, self._threads(threads), transform)
 
@@ -901,53 +734,25 @@ class ReplayBuffer:
         millions. All of it is read anew after a recovery from a power loss, or a repair: 1 ms for 100,000 steps. Of several
         writers' stores, those that have not changed cost 5 us each.
         """
-        self._check_open()
+        self._access.check_open()
         self._reader.refresh()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the buffer's own draws, to be saved with the model: it counts batches that were delivered."""
-        return {name: sampler.state_dict() for name, sampler in self._samplers.items()}
+        return self._drawing.own.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the draws of a state that `state_dict` returned."""
-        if not isinstance(state, Mapping) or set(state) != set(self._samplers):
-            raise InputError(f"a buffer's state must have {sorted(self._samplers)}, found {state!r}")
-        loaded = {name: Uniform(0) for name in self._samplers}
-        for name, sampler in loaded.items():
-            sampler.load_state_dict(state[name])
-        for name, sampler in self._samplers.items():
-            sampler.load_state_dict(loaded[name].state_dict())
-
-    # Copies
-
-    def _build(self, files: Files, number: int = 0) -> None:
-        with self._building:  # no column is removed meanwhile
-            self._build_alone(files, number)
-
-    def _build_alone(self, files: Files, number: int) -> None:
-        self._open_log().copy_to(files, number)
+        self._drawing.own.load_state_dict(state)
 
     @property
     def _of_all_writers(self) -> Path:
         """The directory that has the stores of all writers, of one of which this is the store."""
         return directory_of(self._place, "nobody writes").parent
 
-    def _must_write_columns(self, what: str) -> None:
-        if self._gathered is None:
-            self._must_write(what)
-
-    def _must_write(self, what: str) -> None:
-        self._check_open()
-        if self._log is None and self._gathered is None:
-            raise ReadOnlyError(
-                f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so there",
-                advice=_TO_WRITE,
-            )
-        self._writing()
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to open it again, and the state of its draws; see `reopen`."""
-        self._check_open()
+        self._access.check_open()
         path, how = self.path, self._how
         if self._writer is not None and how["mode"] != "r":
             path, how = self._of_all_writers, how | {"writer": self._writer}
@@ -957,7 +762,7 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Return how many steps can be sampled."""
-        self._check_open()
+        self._access.check_open()
         return len(self._reader.index)
 
     @property
@@ -967,7 +772,7 @@ class ReplayBuffer:
 
     def counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return how many steps each environment has, and has ever had: (n_envs,) each."""
-        self._check_open()
+        self._access.check_open()
         there, ever = self._reader.counts()
         return there[: self.n_envs], ever[: self.n_envs]
 
@@ -1001,19 +806,13 @@ class ReplayBuffer:
     @property
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
-        writes_here = self._log is not None and self._process == os.getpid()
-        copy = self._build if writes_here else None
-        return Copies(self._place, self._store, self._gathered, self._access, self._marking, copy, _recover)
-
-    @property
-    def _access(self) -> Access:
-        return Access(self._check_open, self._writing_columns, self._must_write_columns)
+        return Copies(self, self._place, self._store, self._gathered, self._access, self._marking, self._building, _recover)
 
     @property
     def episodes(self) -> Episodes:
         """The episodes: a table that is read when it is first asked for, to select, tag and read them."""
-        self._check_open()
-        return Episodes(self._derived, self._access)
+        self._access.check_open()
+        return Episodes(self, self._derived, self._access)
 
     def _repr_html_(self) -> str | None:
         if self._closing.closed:
@@ -1034,18 +833,12 @@ class ReplayBuffer:
         CorruptionError
             The store was moved, removed or replaced since it was opened.
         """
-        self._check_open()
+        self._access.check_open()
         root = directory_of(self._place, "stores are not checked")
-        self._check_in_place()
+        self._access.check_in_place()
         report = check(root, progress=progress)
-        self._check_in_place()
+        self._access.check_in_place()
         return report
-
-    def _check_in_place(self) -> None:
-        """Raise a CorruptionError where another store may be at the path of the one that is open."""
-        files = self._store.files if self._gathered is None else self._gathered.all_files
-        if not files.outermost().is_in_place():
-            raise CorruptionError(f"{self.path} was moved, removed or replaced since it was opened; open it again")
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.
@@ -1066,31 +859,11 @@ class ReplayBuffer:
         ``since_sampled``, seconds, or None; ``actors_alive`` and ``learners_alive``, whether there are any beside the thread that
         asks. And of this buffer alone ``waited``, seconds that its calls have waited in all.
         """
-        self._check_open()
-        with self._store.lock:
-            index, layout = self._reader.index, self._store.layout
-            log = None if self._process != os.getpid() else self._log
-            rows = int((index.heads + 1 - index.table[:, LOW]).sum())
-            figures = {
-                "steps": len(self),
-                "added": index.added(),
-                "capacity": layout.capacity,
-                "episodes": index.count_episodes(),
-                "cut_off": 0 if self._log is None else self._recorder.cut_offs.total,
-                "n_envs": layout.n_envs,
-                "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
-                "unsealed": 0 if log is None else log.unsealed,
-                "seal_error": None if log is None or log.seal_error is None else str(log.seal_error),
-                "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
-                "index_bytes": index.nbytes,
-                "decoder": "compiled, LZ4",
-                "threads": self._reader.gatherer.threads,
-                "compression": {} if log is None else log.sealer.figures(),
-            }
+        self._access.check_open()
+        figures = figures_of(self._store, self._reader, self._access)
         if self.limiter is not None:
             figures["limiter"] = self.limiter.state()
-        elsewhere = {"bucket": self._store.files.figures()} if isinstance(self._place, Bucket) else {}
-        return figures | {"disk_bytes": self._store.disk_bytes()} | elsewhere
+        return figures
 
     def __repr__(self) -> str:
         if self._closing.closed:
@@ -1113,10 +886,6 @@ class ReplayBuffer:
         """
         self._closing.close()
 
-    def _check_open(self) -> None:
-        if self._closing.closed:
-            raise ClosedError(f"{self.path} was closed; open it again with ReplayBuffer({str(self.path)!r})")
-
     def __enter__(self) -> Self:
         return self
 
@@ -1127,29 +896,3 @@ class ReplayBuffer:
 def _recover(root: Path) -> None:
     """Have a copy of a store that somebody writes to be one that was closed."""
     ReplayBuffer(root, mode="r+").close()
-
-
-def while_there(method: Callable[[], Any]) -> Callable[[], None]:
-    """Return a function that calls a buffer's method, and does not keep the buffer alive: samplers outlive it."""
-    kept = weakref.WeakMethod(method)
-
-    def call() -> None:
-        found = kept()
-        if found is None:
-            raise ClosedError("the buffer that this sampler belongs to is gone; make a sampler for each buffer")
-        found()
-
-    return call
-
-
-def reopen(cls: type[ReplayBuffer], path: Path | Bucket, how: dict[str, Any], state: dict[str, Any]) -> ReplayBuffer:
-    """Open a buffer again that was pickled or copied, with the state of its draws.
-
-    It is read-only if somebody, this process included, holds the store for writing at this moment.
-    """
-    try:
-        buffer = cls(path, **how)
-    except LockedError:
-        buffer = cls(path, **{**how, "mode": "r"})
-    buffer.load_state_dict(state)
-    return buffer

@@ -29,12 +29,13 @@ class Copies:
     ``ReplayBuffer(path, mark=name)`` goes back to a mark.
     """
 
+    _buffer: object  # which stays open meanwhile
     _place: Path | Bucket
     _store: Store
     _gathered: GatheredStore | None
     _access: Access
     _marking: AbstractContextManager[Any]
-    _copy: Callable[[Files, int], None] | None  # what copies the store to files, where this process writes to it
+    _building: AbstractContextManager[Any]  # held while no column may be removed
     _recover: Callable[[Path], None]
 
     def snapshot(self, path: str | os.PathLike[str]) -> Path:
@@ -81,7 +82,7 @@ class Copies:
         with snapshots.place_for(directory_of(self._place, "there are no snapshots"), wanted) as building:
             if self._gathered is not None:
                 make_snapshot(self._gathered, building.files)
-            elif self._copy is not None:
+            elif self._access.own_recorder is not None:
                 self._copy(building.files, 0)
             else:  # the writer is elsewhere
                 back_up(self._store.files, building.files)
@@ -132,8 +133,11 @@ class Copies:
                 return
             files = self._store.files
             with marks.building(files, name) as building:
-                assert self._copy is not None
                 self._copy(building, marks.next_number(files))
+
+    def _copy(self, files: Files, number: int) -> None:
+        with self._building:
+            self._access.log().copy_to(files, number)
 
     @property
     def marks(self) -> tuple[str, ...]:

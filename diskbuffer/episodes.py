@@ -137,8 +137,14 @@ class Episodes:
     """
 
     def __init__(
-        self, derived: DerivedColumns, access: Access, table: EpisodeColumns | None = None, steps: Int64 | None = None
+        self,
+        buffer: object,
+        derived: DerivedColumns,
+        access: Access,
+        table: EpisodeColumns | None = None,
+        steps: Int64 | None = None,
     ) -> None:
+        self._buffer = buffer  # which stays open meanwhile
         self._derived, self._reader, self._access = derived, derived.reader, access
         self._known, self._steps = table, steps
 
@@ -206,7 +212,7 @@ class Episodes:
             n = operator.index(which)
         except TypeError:
             try:
-                return Episodes(self._derived, self._access, self._table.some(which))
+                return Episodes(self._buffer, self._derived, self._access, self._table.some(which))
             except (IndexError, TypeError) as error:
                 raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
         episode = Episode(*self._table.one(n))
@@ -235,7 +241,7 @@ class Episodes:
         gone = ids[self.remaining(ids) == 0]
         if len(gone):
             raise InputError(f"step {gone[0]} is in no episode that is there: it was evicted, or was never added")
-        return Episodes(self._derived, self._access, None, ids)
+        return Episodes(self._buffer, self._derived, self._access, None, ids)
 
     def set_tag(self, tag: str | None) -> int:
         """Tag these episodes, in place of the tags that they have; None takes them away.

@@ -60,7 +60,7 @@ class Mixture:
         self._buffers = [part[0] for part in parts]
         samplers = [part[2] if len(part) == 3 else Uniform() for part in parts]
         for buffer, sampler in zip(self._buffers, samplers, strict=True):
-            if not isinstance(sampler, Sampler) or not hasattr(buffer, "_attach"):
+            if not isinstance(sampler, Sampler) or not hasattr(buffer, "_drawing"):
                 raise InputError("parts must be a list of (buffer, weight) or (buffer, weight, sampler)")
         if len({id(sampler) for sampler in samplers}) < len(samplers):
             raise InputError("every part needs a sampler of its own")
@@ -108,14 +108,14 @@ class Mixture:
         if min(sizes) < 1:
             raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
         parts = [
-            Share(buffer._attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
+            Share(buffer._drawing.attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
         return Sampling(parts, self._pool, self._check_open, numbered=True, ranks=ranks, refresh_every=refresh_every)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:
-            buffer._check_open()
+            buffer._access.check_open()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all samplers, as theirs."""

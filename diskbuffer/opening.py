@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from diskbuffer.bucket import Bucket, directory_of
-from diskbuffer.errors import InputError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
 from diskbuffer.gathering.joining import join_writers
@@ -157,3 +157,16 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
     _refuse_learners_values(path)
     store.verify_files()  # or what came later would be dropped for nothing
     return open_store(path, writable=True, back_to=mark)
+
+
+def reopen(cls: Any, path: Path | Bucket, how: dict[str, Any], state: dict[str, Any]) -> Any:
+    """Open a buffer again that was pickled or copied, with the state of its draws.
+
+    It is read-only if somebody, this process included, holds the store for writing at this moment.
+    """
+    try:
+        buffer = cls(path, **how)
+    except LockedError:
+        buffer = cls(path, **{**how, "mode": "r"})
+    buffer.load_state_dict(state)
+    return buffer

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
@@ -17,12 +17,59 @@ from diskbuffer.schema import Column, Schema, is_observation
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
-from diskbuffer.transforms import notation, result_of, transforms_of
+from diskbuffer.transforms import Greyscale, Resize, notation, result_of, transforms_of
 from diskbuffer.wording import counted
 
 _MOST_SLOTS = 2**24
 _RESIZE = "; ReplayBuffer.resize() changes the capacity of one that is open"
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
+
+
+class CreateOptions(TypedDict, total=False):
+    """What `ReplayBuffer` takes for a store that it makes, beside its own arguments; to reopen one, none of it is needed.
+
+    Parameters
+    ----------
+    columns : mapping of str to Column, optional
+        Instead of spaces: ``{"obs": Column((84, 84), "uint8"), "action": Column((), "int64")}``; nested ones as "obs/pixels",
+        where other characters than those of identifiers are written as in URLs: "obs/front%20camera" is what a dict with the key
+        "front camera" has.
+        reward (float32, scalar), terminated and truncated are added where they are missing.
+    extra : mapping of str to Column, optional
+        Columns beside those, given with every step: ``{"log_prob": Column((), "float32")}``.
+    transforms : mapping of str to Greyscale, Resize, or tuple of them, optional
+        What pictures become before they are stored, by column: ``{"obs": (Greyscale(), Resize(84, 84))}``,
+        ``{"obs/camera": Resize(96, 128)}``. `columns` are then those of pictures as they come; of a column as it is stored,
+        ``Column(transform=)`` says so, too.
+    segment_rows : int, optional
+        Rows of a segment, a power of two: the unit of eviction. Chosen from the capacity.
+    chunk_rows : int, optional
+        Rows that are compressed together, where rows are compressed (those of 1 KiB and more): 1, 2, 4 or 8. More of them take
+        less of the disk, and more time to pick single steps from. 4 by default, and fewer where a row has more than 64 KB.
+    capacity_each : bool, optional
+        Whether every environment keeps its own newest ``capacity // n_envs`` steps, for environments that add unevenly. False, or
+        as the store has it.
+    environment : mapping, optional
+        With `columns`: what the environment is, in the form that `environment` of a buffer made with `env` or spaces has.
+    metadata : mapping, optional
+        Your own, of what JSON holds, 64 KiB at most, kept from the creation on: ``buffer.metadata``. When reopening, it must be
+        the same, or left out.
+    """
+
+    columns: Mapping[str, Column] | None
+    extra: Mapping[str, Column] | None
+    transforms: Mapping[str, Greyscale | Resize | tuple[Greyscale | Resize, ...]] | None
+    segment_rows: int | None
+    chunk_rows: int | None
+    capacity_each: bool | None
+    environment: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+
+
+def refuse_unknown(create: CreateOptions) -> None:
+    """Raise a TypeError, as Python does, where an argument is none of `ReplayBuffer`."""
+    for name in create.keys() - CreateOptions.__annotations__.keys():
+        raise TypeError(f"ReplayBuffer() got an unexpected keyword argument {name!r}")
 
 
 @dataclass(frozen=True)

@@ -405,8 +405,7 @@ class Driver:
             self._now.tags[of, at] = tags[batch["tag"].numpy()]
 
     def _wait_for_sealing(self) -> None:
-        log = self._buffer._log
-        assert log is not None
+        log = self._buffer._access.log()
         log.sealer.wait()
 
     def _take_stock(self) -> None:
@@ -417,8 +416,7 @@ class Driver:
             low = starts[0] if len(starts) else self._now.heads[stream]  # all steps of one may be evicted, by others'
             self._now.low[stream] = max(low, self._now.low[stream])  # evicted ones may come back
         store, index = self._buffer._store, self._buffer._reader.index
-        log = self._buffer._log
-        assert log is not None
+        log = self._buffer._access.log()
         waiting = log.sealer.slots()
         for stream in range(streams):
             low = int(self._now.low[stream]) // self._workload.segment_rows

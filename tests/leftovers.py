@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-GRACE = 2.0  # seconds in which children and threads may still end
+GRACE = 30.0  # seconds in which children and threads may still end, on a machine that is busy
 _TASKS = Path("/proc/self/task")  # Linux's; elsewhere children are not looked for
 # Threads and processes that stay for the next test: of servers and libraries that a session starts once.
 # "Dummy-1" is one that native code began, such as Ray's, which called Python.
@@ -59,12 +59,11 @@ def none_left() -> Iterator[None]:
     if os.getcwd() != directory:
         left.append(f"the working directory {os.getcwd()}")
         os.chdir(directory)
-    if found := _new_threads(threads) + _new_children(children):
-        gc.collect()  # a buffer that is dropped is closed when it is collected
-    until = time.monotonic() + GRACE
-    while found and time.monotonic() < until:
-        time.sleep(0.01)
-        found = _new_threads(threads) + _new_children(children)
+    until, wait = time.monotonic() + GRACE, 0.01
+    while (found := _new_threads(threads) + _new_children(children)) and time.monotonic() < until:
+        gc.collect()  # a buffer that is dropped is closed when it is collected; so is one that a thread drops now
+        time.sleep(wait)
+        wait = min(2 * wait, 1.0)
     left.extend(found)
     assert not left, f"the test left behind: {'; '.join(left)}"
 

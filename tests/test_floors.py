@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version", "wording", "endings", "access"),
-    ("runtime", "paths", "integers", "shown"),
+    ("errors", "version", "wording", "endings"),
+    ("runtime", "paths", "integers", "shown", "access"),
     ("notebook",),  # by which the core finds what shows it
     ("native", "transforms", "bucket"),
     ("schema", "inputs", "environment", "draws"),
@@ -32,6 +32,7 @@ FLOORS = (
     ("reading", "recording"),
     ("loading",),
     ("columns", "options", "mixture"),
+    ("drawing", "figures"),
     ("episodes",),  # what `buffer.episodes` is
     ("gathering",),
     ("conditions", "checking", "copies"),

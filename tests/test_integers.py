@@ -17,6 +17,7 @@ import diskbuffer as db
 from diskbuffer.columns.columns import Columns
 from diskbuffer.commands.app import COMMANDS, build
 from diskbuffer.integers import integer
+from diskbuffer.options import CreateOptions
 
 COLUMNS = {"obs": db.Column((2,)), "action": db.Column((), "int64")}
 Call = Callable[[db.ReplayBuffer, Any], Any]
@@ -164,7 +165,8 @@ def _refuses_none(name: str) -> bool:
 
 def _integers() -> dict[str, str]:
     """Return the annotations of all integers that public classes and functions take."""
-    found = dict[str, str]()
+    taken = {f"ReplayBuffer({name})": str(annotation) for name, annotation in CreateOptions.__annotations__.items()}
+    found = {name: annotation for name, annotation in taken.items() if re.search(r"\bint\b", annotation)}
     for public in (*db.__all__, "Columns"):
         thing = Columns if public == "Columns" else getattr(db, public)
         if not callable(thing) or public in ("Report", "Problem"):  # what `check` returns

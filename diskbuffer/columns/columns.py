@@ -18,6 +18,7 @@ from diskbuffer.integers import integer
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Cut, Listed, Pass
 from diskbuffer.reading.batches.base import Batch
+from diskbuffer.recording.pictures import Pictures
 from diskbuffer.schema import Column
 
 
@@ -57,6 +58,26 @@ class Columns(Mapping[str, Column]):
         """Those that were written later, with `write`, `map`, `set_tag` of episodes, or by a sampler."""
         return self._schema.derived
 
+    def transformed(self, obs: Any) -> Any:
+        """Return observations as they are stored: what a policy that learns from batches is to be given when it acts.
+
+        Parameters
+        ----------
+        obs : array-like, or nested dict of them
+            With any leading axes. Columns without ``Column(transform=)`` stay as they are.
+
+        Returns
+        -------
+        array, or nested dict of them
+            Pictures as uint8, (..., height, width) or (..., height, width, channels).
+
+        Raises
+        ------
+        InputError
+            A picture is none that is transformed to the column's shape.
+        """
+        return Pictures(self._schema).transformed(obs)
+
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write a column's values of some steps; the column is made if it is not there, zeros elsewhere.
 
@@ -92,7 +113,7 @@ class Columns(Mapping[str, Column]):
 
         For good: once this returned, neither a kill nor a power loss brings it back, and a new column of that name has zeros;
         a kill on the way leaves it whole or gone. Snapshots and marks that were made before keep it. Without the column ``tag``
-        no episode has a tag, and `tags` is empty. Readers elsewhere see it go with their `refresh`, or when they miss its files.
+        no episode has a tag, and no tag a number. Readers elsewhere see it go with their `refresh`, or when they miss its files.
         Waits for a snapshot or a mark that is being made in another thread.
 
         Raises

@@ -276,3 +276,13 @@ class Batches(Loader[Any]):
         if state:
             self._pass(state)
         self._newest, self._state = None, dict(state) or None
+
+
+def check_order(*, shuffle: bool, seed: Any, steps: Any, sampler: Any, ranks: Ranks) -> None:
+    """Raise an InputError where what a pass is to be over, and in which order, does not go together."""
+    if ranks.world_size > 1 and shuffle and seed is None:
+        raise InputError(f"with {ranks.world_size} ranks all must shuffle in the same way: give seed=, another one each epoch")
+    if steps is not None and shuffle:
+        raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
+    if steps is not None and sampler is not None:
+        raise InputError("steps= and sampler= both tell what comes; give one of them")

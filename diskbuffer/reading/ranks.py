@@ -19,7 +19,15 @@ from diskbuffer.samplers.sampler import Sampler
 
 
 class Ranks(NamedTuple):
-    """How many learners there are, and which of them this is."""
+    """How many learners there are, and which of them this is.
+
+    Every batch is drawn for all of them, ``world_size * batch_size`` samples, and each reads its own: number `rank`, and every
+    `world_size`-th after it; a draw is cheap, and nothing is sent between ranks. So all must draw with the same seed, the
+    sampler's or else the buffer's, and see the same steps: those of a store that nobody writes to, or of readers that all call
+    `refresh` between the same two batches, while the writer waits. (Otherwise each still draws as the sampler says from what it
+    sees, and their shares are of different draws.) The sampler's state is the same in all ranks; a run may be resumed with
+    another number of them, if all together have as large a batch.
+    """
 
     rank: int = 0
     world_size: int = 1

@@ -44,12 +44,13 @@ class Recorder:
 
     Attributes
     ----------
+    log : StreamLog
     cut_offs : CutOffs
         How many episodes ended without a flag.
     """
 
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
-        self._layout, self._schema, self._log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
+        self._layout, self._schema, self.log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
         self.cut_offs = CutOffs()
         self._environments = layout.streams
         pictures = Pictures(self._schema, layout.streams)
@@ -99,7 +100,7 @@ class Recorder:
             while MISFIT < code < 0:
                 if code == NEEDS_ROOM:
                     with Uninterrupted():
-                        self._log.make_room(native.coming())
+                        self.log.make_room(native.coming())
                     code = native.finish() if native.commit(1) else NEEDS_ROOM
                 else:
                     self._solve(0, self._environments)
@@ -182,7 +183,7 @@ class Recorder:
                     until = min(steps, until + max(1, self._most_steps // count))
                     while not (is_done := native.commit(until)) and (native.done < until or until == steps):
                         recorded += self._note_rows()
-                        self._log.make_room(native.coming())
+                        self.log.make_room(native.coming())
                     recorded += self._note_rows()
         except BaseException:
             with Uninterrupted():
@@ -199,27 +200,27 @@ class Recorder:
                 self._note(code)
         else:
             self._note(code)
-        if self._log.is_due:
+        if self.log.is_due:
             with Uninterrupted():
-                self._log.evict()
+                self.log.evict()
         return code >> 2
 
     def _note_rows(self) -> int:
         """Note what was committed, and evict what is too old now; return how many steps that were."""
         steps = self._note(self._native.finish())
-        if self._log.is_due:
-            self._log.evict()
+        if self.log.is_due:
+            self.log.evict()
         return steps
 
     def _note(self, code: int) -> int:
         """Note what was committed; return how many steps that were."""
         steps = code >> 2
         self.cut_offs.steps += steps
-        self._log.added += steps
+        self.log.added += steps
         if code & 1:
             self._note_starts()
         if code & 2:
-            self._log.note_evictable()
+            self.log.note_evictable()
         return steps
 
     def _note_starts(self) -> None:
@@ -238,8 +239,8 @@ class Recorder:
         self.cut_offs.steps += self._native.finish() >> 2
         self._note_starts()
         self._native.forget()
-        self._log.count()
-        self._log.note_evictable()
+        self.log.count()
+        self.log.note_evictable()
 
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
@@ -250,7 +251,7 @@ class Recorder:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""
         table = self._index.table
         self.cut_off(np.flatnonzero((table[:, HEAD] >= 0) & (table[:, ENDED] == 0)).tolist())
-        self._log.clear()
+        self.log.clear()
 
 
 def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: StreamLog, index: Index) -> BlockRecorder:

@@ -57,7 +57,7 @@ class Uniform(Sampler):
         Draw from these only: ``buffer.episodes[buffer.episodes.tag == "demo"]``. Those that are evicted later drop out. Not with
         `newest` or `max_age`.
     without : str, optional
-        A tag: steps of episodes that have it when they are drawn are left out (see `ReplayBuffer.tag`). Not with `newest`,
+        A tag: steps of episodes that have it when they are drawn are left out (see `Episodes.set_tag`). Not with `newest`,
         `max_age` or `episodes`.
 
     Raises

@@ -304,7 +304,7 @@ def _transformed(path: Path) -> Iterator[Any]:
     with db.ReplayBuffer(path / "store", columns=columns) as buffer:
         for height, width in ((17, 19), (40, 61), (30, 30), (5, 100), (9, 30), (120, 12)):
             colour, grey = (numbers.integers(256, (2, height, width, *rest)).astype(np.uint8) for rest in ((3,), ()))
-            found = buffer.transformed({"grey": colour, "small": colour, "flat": grey})
+            found = buffer.columns.transformed({"grey": colour, "small": colour, "flat": grey})
             yield found
 
 
@@ -381,7 +381,7 @@ def _parts(path: Path) -> Iterator[Any]:
             buffer.flush(recompress=True)  # else some shards would be sealed in the meantime, and shorter than they were
             pool = buffer._reader.pool
             for sampler in (db.Uniform(1), db.Uniform(2, n_step=3), db.Slices(5, 3, burn_in=2), db.Slices(5, 4, crossing=True)):
-                planned = buffer._planned(40, sampler)
+                planned = buffer._drawing.source(sampler, 40).next_planned()
                 (portion,), arrays = planned.portions, pool.take(planned.request)
                 for memory, plan in zip(arrays.memories, portion.plans, strict=True):
                     parts = take_parts(plan, memory.targets, 2**40)

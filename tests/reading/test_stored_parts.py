@@ -77,7 +77,7 @@ def test_batches_are_the_same_wherever_they_are_decoded(
             if random.random() < 0.5:
                 buffer.flush(recompress=True)
             size = int(random.integers(1, 40))
-            planned = buffer._planned(size, SAMPLERS[sampler](seed))
+            planned = buffer._drawing.source(SAMPLERS[sampler](seed), size).next_planned()
             sent = undecoded(buffer, planned, 5)
             expected = planned.batch(Delivery(buffer._reader.pool))
             expected["steps"] = torch.from_numpy(unique(expected["steps"].numpy(), 5))
@@ -95,7 +95,7 @@ def test_a_chunk_that_was_damaged_on_its_way_is_an_error(tmp_path: Path) -> None
     columns = {"obs": db.Column((64, 64), "uint8"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns, frame_stack=4) as buffer:
         buffer.extend(np.zeros((301, 64, 64), np.uint8), np.zeros(300, int), np.zeros(300))
-        sent = undecoded(buffer, buffer._planned(8, db.Uniform(0)), 0)
+        sent = undecoded(buffer, buffer._drawing.source(db.Uniform(0), 8).next_planned(), 0)
         assert sent is not None
         blob = max(sent.parts[0].blobs, key=len)
         blob[20] ^= 1

@@ -280,7 +280,7 @@ def test_an_environment_of_stacks_is_transformed_frame_by_frame(tmp_path: Path) 
         batch = buffer.at(buffer.steps())
         for name, number in (("obs", 0), ("next_obs", 1)):
             np.testing.assert_array_equal(batch[name].numpy(), model(np.stack([each[number] for each in seen]), TRANSFORMS))
-        np.testing.assert_array_equal(buffer.transformed(seen[0][0]), batch["obs"][0].numpy())
+        np.testing.assert_array_equal(buffer.columns.transformed(seen[0][0]), batch["obs"][0].numpy())
 
 
 @pytest.mark.parametrize(("n", "stack"), [(1, 1), (3, 1), (1, 4), (2, 4)])

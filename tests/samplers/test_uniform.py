@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import diskbuffer as db
+from diskbuffer.drawing import Drawing
 from tests.chi_square import assert_uniform
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def test_a_batch_has_the_size_that_was_asked_for_whatever_another_thread_asks_fo
 
         def at_each_line(frame: FrameType, event: str, _: Any) -> Any:
             """Sample as another thread would that came in between two lines of `sample`."""
-            if frame.f_code is db.ReplayBuffer.sample.__code__ and event == "line":
+            if frame.f_code in (db.ReplayBuffer.sample.__code__, Drawing.source.__code__) and event == "line":
                 sys.settrace(None)
                 others.append(len(buffer.sample(7)["reward"]))
                 sys.settrace(at_each_line)

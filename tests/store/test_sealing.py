@@ -165,8 +165,8 @@ def test_segments_that_wait_are_brought_to_the_disk_together(tmp_path: Path, mon
             monkeypatch.setattr(Files, "sync", note)
             on.set()
             with buffer._store.lock:
-                buffer._open_log().pack()
-            buffer._open_log().wait_for_sealing()
+                buffer._access.log().pack()
+            buffer._access.log().wait_for_sealing()
         assert synced.count("_segments/sealed/c.0") == 2
         assert sum(name.startswith("obs/c.") for name in synced) == 16
         assert buffer.check(progress=False).problems == []

@@ -282,7 +282,7 @@ class Shard:
         begin, buffer = time.perf_counter(), self._opened
         try:
             if buffer._store.layout.packed:
-                found: Any = self._sent(buffer._planned(size, self._sampler(sent)), compress)
+                found: Any = self._sent(buffer._drawing.source(self._sampler(sent), size).next_planned(), compress)
             else:
                 found = self._packed(buffer.sample(size, self._sampler(sent)), compress)
         except EmptyBufferError:
@@ -335,7 +335,7 @@ class Shard:
         """Set priorities of steps, by the shard's own names; return of how many."""
         sampler = self._sampler(sent)
         assert isinstance(sampler, Prioritized)
-        self._opened._attach(sampler)
+        self._opened._drawing.attach(sampler)
         return sampler.update(steps, priorities), self._state()
 
     def _sampler(self, sent: Sent) -> Sampler:
@@ -353,7 +353,7 @@ class Shard:
                 found.seed_again(self._number, int(self._opened.counts()[1].sum()))
                 if isinstance(found, Prioritized):
                     self._release(found.column)
-                self._opened._attach(found)
+                self._opened._drawing.attach(found)
                 self._samplers[sent.token] = found
         if sent.beta is not None and isinstance(found, Prioritized):
             found.beta = sent.beta

@@ -1,0 +1,93 @@
+"""Drawing from a buffer: with samplers of its own, or with those that callers give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.access import Access
+from diskbuffer.columns.derived import DerivedColumns
+from diskbuffer.errors import InputError
+from diskbuffer.limiting.limiter import Limiter
+from diskbuffer.reading.batch_reader import BatchReader
+from diskbuffer.reading.batch_source import Sampling, Share
+from diskbuffer.reading.ranks import ALONE, Ranks
+from diskbuffer.reading.recorded_column import RecordedColumn
+from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.samplers.sampler import seed_sequence
+from diskbuffer.schema import TAG, Column
+
+
+class OwnSamplers(dict[str, Uniform]):
+    """The samplers that a buffer draws with where none is given: "sample", and "loader" of loaders."""
+
+    def __init__(self, seed: int | None) -> None:
+        seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
+        super().__init__(sample=Uniform(seeds[0]), loader=Uniform(seeds[1]))
+        for sampler in self.values():
+            sampler.seeded = seed is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return their states."""
+        return {name: sampler.state_dict() for name, sampler in self.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from states that `state_dict` returned; where one does not fit, with those that they have."""
+        if not isinstance(state, Mapping) or set(state) != set(self):
+            raise InputError(f"a buffer's state must have {sorted(self)}, found {state!r}")
+        loaded = {name: Uniform(0) for name in self}
+        for name, sampler in loaded.items():
+            sampler.load_state_dict(state[name])
+        for name, sampler in self.items():
+            sampler.load_state_dict(loaded[name].state_dict())
+
+
+class Drawing:
+    """Draw from one buffer. It does not keep the buffer open, and so neither do samplers that met it."""
+
+    def __init__(self, own: OwnSamplers, derived: DerivedColumns, access: Access, limiter: Limiter | None) -> None:
+        self.own, self._derived, self._reader, self._access, self._limiter = own, derived, derived.reader, access, limiter
+        self._latest: tuple[int, Sampling] | None = None  # how many were asked for last, of our own sampler
+
+    def source(self, given: Sampler | None, size: int) -> Sampling:
+        """Return what draws batches of `size` samples, for `sample`."""
+        if given is not None:
+            return self.sampling(self.sampler(given, "sample"), size)
+        known = self._latest  # by another thread, this may be another the next moment
+        if known is None or known[0] != size:  # most ask for as many again and again
+            known = self._latest = size, self.sampling(self.own["sample"], size)
+        return known[1]
+
+    def sampling(self, sampler: Sampler, size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
+        """Return what draws batches with a sampler that has met the buffer, `size` samples for each rank."""
+        share = Share(self._reader, sampler, size * ranks.world_size, self._limiter)
+        return Sampling([share], self._reader.pool, self._access.check_open, ranks=ranks, refresh_every=refresh_every)
+
+    def sampler(self, given: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
+        """Return the sampler that was given, which meets the buffer, or our own; an InputError where it is none."""
+        if given is not None and not isinstance(given, Sampler):
+            raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {given!r}")
+        sampler = self.own[own] if given is None else given
+        ranks.check(sampler)
+        if given is not None:
+            self.attach(given)
+        return sampler
+
+    def attach(self, sampler: Sampler) -> BatchReader:
+        """Have a sampler meet the buffer; return where to read what it draws."""
+        self._access.check_open()
+        with self._reader.lock:
+            sampler.attach(self._reader.index, self._open_column)
+        return self._reader
+
+    def _open_column(self, name: str, column: Column | None) -> Any:
+        """Return a column for a sampler to read, or, where it says which, to write."""
+        if name == TAG and column is None:
+            return self._reader
+        if column is None:
+            return RecordedColumn(self._derived.store, self._reader, name, self._access.check_open)
+        self._access.write_columns()
+        return self._derived.open(name, column, self._access.write_columns)
