@@ -40,7 +40,7 @@ from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
 from diskbuffer.notebook import notebook
 from diskbuffer.opening import join_limiter, open_place
 from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
-from diskbuffer.reading.batch_reader import BatchReader, Planned, StoreReader
+from diskbuffer.reading.batch_reader import BatchReader, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
@@ -623,11 +623,6 @@ class ReplayBuffer:
         self._check_open()
         sampler, size = self._sampler(sampler, "sample"), integer("batch_size", batch_size)
         return self._sampling(sampler, size).draw()
-
-    def _planned(self, batch_size: int, sampler: Sampler) -> Planned:
-        """Draw as `sample` does, for an adapter to read."""
-        self._check_open()
-        return self._sampling(self._sampler(sampler, "sample"), batch_size).next_planned()
 
     def _sampling(
         self,

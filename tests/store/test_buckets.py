@@ -187,7 +187,7 @@ def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Ser
     gc.collect()
     before = threads()
     buffer = db.ReplayBuffer(server.bucket(url, tmp_path), mode="r", seed=1)
-    batch, planned = buffer.sample(50), buffer._planned(50, db.Uniform(1))
+    batch, planned = buffer.sample(50), buffer._sampling(db.Uniform(1), 50).next_planned()
     arrays = buffer._reader.pool.take(planned.request)
     assert threads() > before
     buffer.close()
