@@ -149,7 +149,7 @@ def torchrl(report: Report, directory: Path, rounds: int) -> None:
 
 
 def sent(report: Report, directory: Path, rounds: int) -> None:
-    """Count the bytes that a shard sends, as they are stored and decoded, and time both ways in one process."""
+    """Count the bytes that a shard sends, with ``compress=True`` and without, and time both sides' work in one process."""
     pixels = frames(2_000 if report.quick else 20_000)
     n = len(pixels) - 1
     steps: dict[str, Any] = {"obs": pixels, "action": np.zeros(n, np.int64), "reward": np.ones(n)}
@@ -164,33 +164,23 @@ def sent(report: Report, directory: Path, rounds: int) -> None:
         with db.ReplayBuffer(directory / name, columns=columns, frame_stack=stack) as buffer:
             buffer.extend(**steps)
             buffer.flush(recompress=True)
-            ways = _ways_of_sending(buffer, sampler)
+            ways = {way: _sending(buffer, sampler, compress=way == "compressed") for way in ("as it is", "compressed")}
             for way, call in ways.items():
                 report.row(f"{name}: bytes sent for a sample, {way}", call(size) / size, "bytes")
             for way, seconds in in_turn(rounds, ways, partial(int, size), EACH).items():
                 report.times(f"{name}: both sides' work for a batch of {size}, {way}", seconds)
 
 
-def _ways_of_sending(buffer: db.ReplayBuffer, sampler: db.Sampler) -> dict[str, Callable[[int], int]]:
+def _sending(buffer: db.ReplayBuffer, sampler: db.Sampler, *, compress: bool) -> Callable[[int], int]:
     """Return what does both sides' work for a batch of a size, and returns the bytes that are sent in between."""
     from diskbuffer.adapters.ray.packing import pack, unpack
-    from diskbuffer.adapters.ray.undecoded import Decoder, undecoded
-    from diskbuffer.reading.delivery import Delivery
 
-    decoder, delivery = Decoder(), Delivery(buffer._reader.pool)
-
-    def as_stored(size: int) -> int:
-        found = undecoded(buffer, buffer._drawing.source(sampler, size).next_planned(), 0)
-        assert found is not None
-        decoder.batch(found)
-        return found.nbytes
-
-    def as_decoded(size: int) -> int:
-        packed = pack(buffer._drawing.source(sampler, size).next_planned().batch(delivery))
+    def call(size: int) -> int:
+        packed = pack(buffer.sample(size, sampler), compress=compress)
         unpack(packed)
         return sum(len(memory) for memory in packed.memories)
 
-    return {"as stored": as_stored, "decoded": as_decoded}
+    return call
 
 
 def dqn(report: Report, directory: Path, rounds: int) -> None:

@@ -45,6 +45,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.appender import Appender
     from diskbuffer.index.growing_array import GrowingArray
     from diskbuffer.inputs import step_names
+    from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform
@@ -100,6 +101,7 @@ __all__ = [
     "leaves",
     "local_path",
     "one_of",
+    "power",
     "progress_bar",
     "put",
     "put_argument",
@@ -116,6 +118,7 @@ _LATER = {
     "Appender": "diskbuffer.appender",
     "GrowingArray": "diskbuffer.index.growing_array",
     "interleave": "diskbuffer.native.transforms",
+    "power": "diskbuffer.native.sampling",
     "SharedStore": "diskbuffer.shared_store",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",

@@ -1,7 +1,7 @@
 """Arrays as pointers: each checks that it is given a contiguous numpy array of its dtype and dimensions, or raises TypeError."""
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef inline void* _data(object array, int kind, int dimensions) except NULL:
@@ -26,10 +26,6 @@ cdef inline uint32_t* uint32s(object array, int dimensions=1) except NULL:
 
 cdef inline uint64_t* uint64s(object array, int dimensions=1) except NULL:
     return <uint64_t*>_data(array, cnp.NPY_UINT64, dimensions)
-
-
-cdef inline int32_t* int32s(object array, int dimensions=1) except NULL:
-    return <int32_t*>_data(array, cnp.NPY_INT32, dimensions)
 
 
 cdef inline uint8_t* uint8s(object array, int dimensions=1) except NULL:

@@ -3,7 +3,6 @@ import numpy.typing as npt
 
 from diskbuffer.native.sampling import Philox
 
-Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
@@ -12,9 +11,6 @@ FILE: int
 LANE: int
 ROW: int
 COUNT: int
-SAMPLE: int
-AT: int
-PAD: int
 STREAM: int
 POSITION: int
 STORE: int
@@ -80,9 +76,3 @@ def gather_random(
 def join_pages(pieces: Int64, page_bytes: int) -> Int64: ...
 def request_pages(targets: Int64, runs: Int64, sources: Int64, page_bytes: int) -> None: ...
 def missing_blocks(targets: Int64, runs: Int64, sources: Int64, block_bytes: int, whole: bool) -> Int64: ...
-def list_chunks(targets: Int64, runs: Int64, sources: Int64, t: int, chunks: Int64, firsts: Int32) -> tuple[int, int, int]: ...
-def copy_chunks(
-    targets: Int64, runs: Int64, sources: Int64, t: int, chunks: Int64, blob: Bytes, room: int, before: int, scratch: Bytes
-) -> int: ...
-def list_rows(targets: Int64, runs: Int64, sources: Int64, t: int, firsts: Int32) -> int: ...
-def copy_rows(targets: Int64, runs: Int64, sources: Int64, t: int, firsts: Int32, blob: Bytes) -> None: ...

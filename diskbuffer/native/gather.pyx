@@ -4,10 +4,10 @@ Runs are arrays, (runs, RUN_FIELDS) int64, sources (runs, columns, 2) int64, and
 """
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
-from diskbuffer.native.arrays cimport as_int64s, int32s, int64s, length, uint8s
+from diskbuffer.native.arrays cimport as_int64s, int64s, length, uint8s
 from diskbuffer.native.libraries cimport attach_libraries
 from diskbuffer.native.runs cimport Layout, MappedFiles, Run, Source, Target, mapped_files
 from diskbuffer.native.sampling cimport MOST_STEPS, Philox, draw_steps_
@@ -26,9 +26,6 @@ cdef extern from *:
     int Run_lane "RUN(lane)"
     int Run_row "RUN(row)"
     int Run_count "RUN(count)"
-    int Run_sample "RUN(sample)"
-    int Run_at "RUN(at)"
-    int Run_pad "RUN(pad)"
     int Run_stream "RUN(stream)"
     int Run_position "RUN(position)"
     int Run_store "RUN(store)"
@@ -56,9 +53,6 @@ FILE = Run_file
 LANE = Run_lane
 ROW = Run_row
 COUNT = Run_count
-SAMPLE = Run_sample
-AT = Run_at
-PAD = Run_pad
 STREAM = Run_stream
 POSITION = Run_position
 STORE = Run_store
@@ -139,21 +133,6 @@ cdef extern from "byte_ranges.hpp" namespace "diskbuffer" nogil:
     int64_t join_pages_ "diskbuffer::join_pages"(const Source* pieces, int64_t n, int64_t page_bytes, Pages* stretches)
     void request_pages_ "diskbuffer::request_pages"(const Batch& batch, int64_t page_bytes)
     int64_t find_missing_blocks(const Batch& batch, int64_t block_bytes, bint whole, MissingBlock* missing, int64_t room)
-
-cdef extern from "stored_parts.hpp" namespace "diskbuffer" nogil:
-    struct StoredChunk:
-        pass
-
-    struct ChunkList:
-        int64_t n, bytes, of_tail
-
-    ChunkList list_chunks_ "diskbuffer::list_chunks"(const Batch& batch, const Target& target, StoredChunk* chunks, int32_t* firsts)
-    int64_t copy_chunks_ "diskbuffer::copy_chunks"(
-        const Batch& batch, const Target& target, const StoredChunk* chunks, int64_t n, uint8_t* blob, int64_t room, int64_t before,
-        uint8_t* scratch
-    )
-    int64_t list_rows_ "diskbuffer::list_rows"(const Batch& batch, const Target& target, int32_t* firsts)
-    void copy_rows_ "diskbuffer::copy_rows"(const Batch& batch, const Target& target, const int32_t* firsts, uint8_t* blob)
 
 
 cdef Batch batch_of(targets, runs, sources) except *:
@@ -378,63 +357,3 @@ def missing_blocks(targets, runs, sources, int64_t block_bytes, bint whole):
     with nogil:
         n = min(n, find_missing_blocks(batch, block_bytes, whole, blocks, n))  # some may have come in between
     return missing[:n]
-
-
-# Taking out what is stored
-
-
-cdef const Target* target_of(const Batch& batch, int64_t t) except NULL:
-    if not 0 <= t < batch.n_targets:
-        raise IndexError(f"expected one of {batch.n_targets} targets, found {t}")
-    return batch.targets + t
-
-
-def list_chunks(targets, runs, sources, int64_t t, chunks, firsts):
-    """List the chunks that runs want of a target, as (run, number), each once, and each run's first place in the list.
-
-    Returns how many there are, -1 where one is damaged; the bytes of those in shards; and how many are in the tail only.
-    """
-    cdef Batch batch = batch_of(targets, runs, sources)
-    cdef const Target* target = target_of(batch, t)
-    cdef StoredChunk* listed = <StoredChunk*>int64s(chunks, 2)
-    cdef int32_t* places = int32s(firsts)
-    cdef ChunkList found
-    with nogil:
-        found = list_chunks_(batch, target[0], listed, places)
-    return found.n, found.bytes, found.of_tail
-
-
-def copy_chunks(targets, runs, sources, int64_t t, chunks, blob, int64_t room, int64_t before, scratch):
-    """Copy listed chunks, and after them `before` entries that are left as they are, and theirs.
-
-    Returns where the chunks end; -1 where they cannot be copied.
-    """
-    cdef Batch batch = batch_of(targets, runs, sources)
-    cdef const Target* target = target_of(batch, t)
-    cdef const StoredChunk* listed = <const StoredChunk*>int64s(chunks, 2)
-    cdef uint8_t* out = uint8s(blob)
-    cdef uint8_t* memory = uint8s(scratch)
-    cdef int64_t n = length(chunks), end
-    if length(blob) < room + (before + n) * 16:
-        raise ValueError(f"expected room for {room + (before + n) * 16} bytes, found {length(blob)}")
-    with nogil:
-        end = copy_chunks_(batch, target[0], listed, n, out, room, before, memory)
-    return end
-
-
-def list_rows(targets, runs, sources, int64_t t, firsts):
-    """List the rows that runs want of a flat target: the first byte of each run's; return how many bytes there are, -1 where some are not."""
-    cdef Batch batch = batch_of(targets, runs, sources)
-    cdef const Target* target = target_of(batch, t)
-    cdef int32_t* places = int32s(firsts)
-    return list_rows_(batch, target[0], places)
-
-
-def copy_rows(targets, runs, sources, int64_t t, firsts, blob):
-    """Copy the rows of a flat target to where they were listed."""
-    cdef Batch batch = batch_of(targets, runs, sources)
-    cdef const Target* target = target_of(batch, t)
-    cdef const int32_t* places = int32s(firsts)
-    cdef uint8_t* out = uint8s(blob)
-    with nogil:
-        copy_rows_(batch, target[0], places, out)

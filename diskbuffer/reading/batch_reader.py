@@ -229,14 +229,10 @@ class BatchReader(ABC):
         if batch is not None:
             return batch
         self.gatherer.call_helpers()
-        return self._delivered(self.planned_at(ids, form, paths), kept=paths is None)
-
-    def planned_at(self, ids: Int64, form: Form, paths: tuple[str, ...] | None) -> Planned:
-        """Plan a batch of given steps, or of the sequences that they start."""
         length = form.length if isinstance(form, Steps) else None
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        return self.plan(self.draw_named(ids, length), form, paths)
+        return self._delivered(self.plan(self.draw_named(ids, length), form, paths), kept=paths is None)
 
     def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""

@@ -25,7 +25,6 @@ from diskbuffer.adapters.ray import RayReplayBuffer  # noqa: E402
 from diskbuffer.adapters.ray.blocks import Blocks  # noqa: E402
 from diskbuffer.adapters.ray.names import SHARDS, Together, unique  # noqa: E402
 from diskbuffer.adapters.ray.packing import joined, pack, unpack  # noqa: E402
-from diskbuffer.gathering.description import STREAMS, Entry  # noqa: E402
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -295,17 +294,16 @@ def test_batches_are_the_same_after_they_were_packed(seed: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=8, unique_by=lambda one: one[0]))
 def test_names_are_the_same_wherever_a_step_is_read(shards: list[tuple[int, int]]) -> None:
-    first, entries = 0, []
+    room, first = 1024, 0
+    together = Together(shards, room)
     for number, streams in shards:
-        entries.append(Entry(f"shard-{number}", first, streams))
-        first += streams
-    together = Together(entries)
-    for (number, streams), entry in zip(shards, entries, strict=True):
         positions, own = np.arange(50), np.arange(50) % streams
         names = unique(positions * streams + own, number)
-        assert (together.unique(positions * STREAMS + entry.first_stream + own) == names).all()
+        assert (together.unique(positions * room + first + own) == names).all()
         assert (names % SHARDS == number).all()
+        first += streams
     assert together.unique(np.array([-1])).tolist() == [-1]
+    assert together.shards == {number for number, _ in shards}
 
 
 @given(st.lists(st.sampled_from([None, True, False]), max_size=40), st.integers(1, 3), st.integers(1, 9))

@@ -69,6 +69,7 @@ class Model:
 def test_steps_are_read_and_written_by_name_as_a_model_has_them(cluster: None, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     how: dict[str, Any] = {"shards": 2, "columns": COLUMNS, "frame_stack": STACK, "block": 8, "seed": 0, "patience": 20.0}
+    how["compress"] = True  # what shards send
     with RayReplayBuffer(tmp_path / "all", **how) as buffer:
         model = Model(buffer)
         home = RayReplayBuffer._attached(*buffer.__reduce__()[1])

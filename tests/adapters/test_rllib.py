@@ -151,3 +151,16 @@ def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
         reader.close()
         with pytest.raises(db.errors.SchemaError, match="give capacity=1000"):
             DiskEpisodeReplayBuffer(2_000, path=path)
+
+
+def test_episodes_that_were_evicted_are_told_from_those_that_are_there(tmp_path: Path) -> None:
+    buffer, environments = DiskEpisodeReplayBuffer(500, path=tmp_path / "store"), Environments(np.random.default_rng(0), 2)
+    begun = set[str]()
+    for _ in range(15):
+        parts = environments.parts(50)
+        begun |= {episode.id_ for episode in parts}
+        buffer.add(parts)
+        assert buffer.get_num_episodes() == len(buffer.buffer.episodes)
+    assert buffer.get_num_episodes_evicted() == len(begun) - buffer.get_num_episodes() > 0
+    assert buffer.get_added_timesteps() == 1_500
+    buffer.close()

@@ -31,7 +31,6 @@ from diskbuffer.native.arrays import address_of
 from diskbuffer.native.gather import CHUNK_ROWS, COLUMN, FILE, missing_blocks
 from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.native.sampling import Philox
-from diskbuffer.reading.gather.stored_parts import take_parts
 from diskbuffer.recording.values import bools
 from diskbuffer.samplers.permutation import Permutation
 from diskbuffer.samplers.sum_tree import LARGEST, TINY, SumTree
@@ -368,12 +367,11 @@ def _limits(_: Path) -> Iterator[Any]:
 # What is read of files
 
 
-@_case("parts of files")
-def _parts(path: Path) -> Iterator[Any]:
-    """Call `take_parts`, and `missing_blocks` for files in blocks of which some are here.
+@_case("missing blocks")
+def _missing_blocks(path: Path) -> Iterator[Any]:
+    """Call `missing_blocks` for files in blocks of which some are here.
 
-    Of packed columns it is digested where chunks are put, and not what is in them. They are of noise, which no codec makes
-    smaller, so that every chunk is as long in any version of c-blosc.
+    Chunks are of noise, which no codec makes smaller, so that every one is as long in any version of c-blosc.
     """
     numbers = Numbers(14)
     for store in ("vectors", "noise"):
@@ -384,10 +382,6 @@ def _parts(path: Path) -> Iterator[Any]:
                 planned = buffer._drawing.source(sampler, 40).next_planned()
                 (portion,), arrays = planned.portions, pool.take(planned.request)
                 for memory, plan in zip(arrays.memories, portion.plans, strict=True):
-                    parts = take_parts(plan, memory.targets, 2**40)
-                    assert parts is not None
-                    yield parts.runs, parts.firsts, parts.ends, [len(blob) for blob in parts.blobs]
-                    yield [blob for blob, target in zip(parts.blobs, memory.targets[0], strict=True) if not target[CHUNK_ROWS]]
                     yield from _missing(memory.targets, plan.runs, plan.sources, numbers)
                 pool.give(arrays)
 

@@ -25,12 +25,11 @@ from diskbuffer.adapters.ray.drawing import Drawing
 from diskbuffer.adapters.ray.limiting.limiter import ClusterLimiter
 from diskbuffer.adapters.ray.metrics import ClientMetrics
 from diskbuffer.adapters.ray.near import Near
+from diskbuffer.adapters.ray.shard import boot_id
 from diskbuffer.adapters.ray.shards import Known, Shards
-from diskbuffer.adapters.ray.steps import StepsOfShards
+from diskbuffer.adapters.ray.steps import StepsOfShards, as_array
 from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.plugin import Batch, Transform, integer, integer_or_none, step_names
-from diskbuffer.reading.delivery import transform_of
-from diskbuffer.store.system.files import Files
 
 
 class RayReplayBuffer(StepsByName):
@@ -160,7 +159,7 @@ class RayReplayBuffer(StepsByName):
         self._owner, self._closed = owner, False
         self._shards = Shards(handles, how["patience"], how["refresh_every"])
         self._disks = dict(enumerate(members.disks(handles, wait=owner, patience=how["patience"])))
-        self._client, self._boot = uuid.uuid4().hex, Files(self.path).boot_id()
+        self._client, self._boot = uuid.uuid4().hex, boot_id()
         self._by_distance = sorted(self._shards.known, key=self._distance)
         self._counter: Any = None
         self.limiter: ClusterLimiter | None = None
@@ -183,7 +182,7 @@ class RayReplayBuffer(StepsByName):
             self.limiter,
             self._metrics,
         )
-        self._steps = StepsOfShards(self._shards)
+        self._steps = StepsOfShards(self._shards, compress=how["compress"])
         self._found: Drawing | None = None
         self._near: Near | None = None
         self._lock = threading.Lock()
@@ -355,11 +354,11 @@ class RayReplayBuffer(StepsByName):
         """
         self._check_open()
         drawing, size, many = self._drawing, integer("batch_size", batch_size), integer("prefetch", prefetch)
+        delivering = Delivering(device, transform)
         if drawing.is_all_near(sampler):
             assert self._near is not None
-            found = self._near.loader(size, sampler, device, transform_of(transform), many, threads)
+            found = self._near.loader(size, sampler, device, transform, many, threads)
         else:
-            delivering = Delivering(device, transform)
             found = repeated(lambda: self._sample(size, sampler, delivering), many)
         return found if self.limiter is None else self._limited(found, size, sampler)
 
@@ -392,7 +391,7 @@ class RayReplayBuffer(StepsByName):
         if not isinstance(sampler, Prioritized):
             raise InputError(f"priorities belong to a sampler, diskbuffer.Prioritized(); found {sampler!r}")
         names = step_names(steps, of_sequences=True)
-        errors = np.asarray(priorities.detach().cpu() if isinstance(priorities, torch.Tensor) else priorities, np.float64)
+        errors = as_array("priorities", priorities).astype(np.float64)
         if len(errors) != len(names):
             raise InputError(f"there must be a priority for each of {len(names)} steps, found {len(errors)}")
         self._drawing.update(sampler, names, errors)

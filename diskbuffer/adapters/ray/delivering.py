@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from diskbuffer.inputs import device_of
+from diskbuffer.errors import InputError
 from diskbuffer.plugin import Batch, Transform
-from diskbuffer.reading.delivery import transform_of
 
 
 class Delivering:
@@ -21,7 +20,13 @@ class Delivering:
     """
 
     def __init__(self, device: torch.device | str | None, transform: Transform | None) -> None:
-        self._device, self._transform = device_of(device), transform_of(transform)
+        if transform is not None and not callable(transform):
+            raise InputError(f"transform must be a function of a batch, found {transform!r}")
+        try:
+            self._device = None if device is None else torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise InputError(f"device must be one that PyTorch knows, such as 'cuda' or 'cpu', found {device!r}") from error
+        self._transform = transform
 
     def __call__(self, batch: Batch) -> Any:
         """Return what the caller gets."""

@@ -14,13 +14,11 @@ import numpy.typing as npt
 from diskbuffer import Prioritized, Sampler, Uniform
 from diskbuffer.adapters.ray.names import SHARDS
 from diskbuffer.adapters.ray.near import Near
-from diskbuffer.adapters.ray.packing import joined
+from diskbuffer.adapters.ray.packing import joined, unpack
 from diskbuffer.adapters.ray.shard import Sent, replaced_error
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
-from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import EmptyBufferError, UnreachableError
-from diskbuffer.native.sampling import power
-from diskbuffer.plugin import Batch
+from diskbuffer.plugin import Batch, power
 
 _UPDATES = 8  # of priorities that may be on their way to a shard
 
@@ -40,7 +38,6 @@ class Drawing:
 
     def __init__(self, shards: Shards, near: Near | None, *, compress: bool, seed: int | None) -> None:
         self._shards, self._near, self._compress = shards, near, compress
-        self._decoder = Decoder()
         self._random = np.random.default_rng(seed)
         self._uniform = Uniform(seed)
         self._sent: weakref.WeakKeyDictionary[Sampler, Sent] = weakref.WeakKeyDictionary()
@@ -116,7 +113,7 @@ class Drawing:
             if answer is None:
                 one.skipped += 1
             elif answer[0] is not None:
-                batch = self._decoder.batch(answer[0])
+                batch = unpack(answer[0])
                 if by_priority:
                     _weigh(batch, sent, _least(one, sent), min(leasts))
                 parts.append(batch)

@@ -9,11 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column, ReplayBuffer
-from diskbuffer.draws import NSteps, Steps
 from diskbuffer.errors import SchemaError
 from diskbuffer.plugin import Batch, SharedStore, escape_key
-from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Delivery
 
 
 class Recording(SharedStore):
@@ -31,7 +28,7 @@ class Recording(SharedStore):
         self.spaces: dict[str, Any] = {}
         self._under_way: dict[str, int] = {}  # the stream of each episode, the one that was added to longest ago first
         self._begun, self._steps_gone = 0, 0  # episodes there were or began, and steps evicted when the store was opened
-        self._pool = ArraysPool()
+        self._evicted = (0, 0)  # episodes and steps since then, when it was asked last
         self.open_to_read()
 
     def accept(self, opened: ReplayBuffer) -> None:
@@ -41,7 +38,7 @@ class Recording(SharedStore):
                 f"{self.path} keeps {opened.capacity} steps, and {self._capacity} are asked for; give "
                 f"capacity={opened.capacity}, or another path"
             )
-        self._begun, self._steps_gone = opened._reader.index.count_episodes(), _gone(opened)
+        self._begun, self._steps_gone, self._evicted = len(opened.episodes), _gone(opened), (0, 0)
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing, as a store of this capacity."""
@@ -51,21 +48,20 @@ class Recording(SharedStore):
         """Record an episode, or the next part of one; return whether it is a new one."""
         if not self.spaces or not self.writes:
             self._open(episode)
-        buffer = self.opened
-        is_new = episode.id_ not in self._under_way
+        is_new, ends = episode.id_ not in self._under_way, (episode.is_terminated, episode.is_truncated)
+        if not len(episode):
+            return False
         stream = self._stream(episode.id_)
-        ends = episode.is_terminated, episode.is_truncated
         flags = [np.arange(len(episode)) == (len(episode) - 1 if end else -1) for end in ends]
-        if len(episode):
-            buffer.extend(
-                obs=_stacked(episode.get_observations()),
-                action=_stacked(episode.get_actions()),
-                reward=np.asarray(episode.get_rewards(), np.float32),
-                terminated=flags[0],
-                truncated=flags[1],
-                env=stream,
-                new_episode=is_new,
-            )
+        self.opened.extend(
+            obs=_stacked(episode.get_observations()),
+            action=_stacked(episode.get_actions()),
+            reward=np.asarray(episode.get_rewards(), np.float32),
+            terminated=flags[0],
+            truncated=flags[1],
+            env=stream,
+            new_episode=is_new,
+        )
         self._begun += is_new
         if any(ends):
             del self._under_way[episode.id_]
@@ -90,17 +86,11 @@ class Recording(SharedStore):
 
     def n_steps(self, steps: npt.NDArray[np.int64], n: int, gamma: float) -> Batch:
         """Return given steps with the discounted sum of `n` rewards, and the observation so much later."""
-        reader = self.opened._reader
-        form = NSteps(n, gamma) if n > 1 else Steps()
-        with reader.lock:
-            planned = reader.plan(reader.draw_named(steps), form)
-        batch: Batch = planned.batch(Delivery(self._pool))
-        return batch
+        return self.opened.at(steps, n_step=n, gamma=gamma)
 
     def episodes(self) -> int:
         """Return how many episodes there are steps of."""
-        buffer = self.open_to_read()
-        return 0 if buffer is None else buffer._reader.index.count_episodes()
+        return self._begun - self.evicted()[0]
 
     def added(self) -> int:
         """Return how many steps were ever added."""
@@ -110,7 +100,10 @@ class Recording(SharedStore):
     def evicted(self) -> tuple[int, int]:
         """Return how many episodes and steps were evicted since the store was opened."""
         buffer = self.open_to_read()
-        return (0, 0) if buffer is None else (max(0, self._begun - self.episodes()), _gone(buffer) - self._steps_gone)
+        steps = 0 if buffer is None else _gone(buffer) - self._steps_gone
+        if buffer is not None and steps != self._evicted[1]:  # if not, no episode went either, and counting them takes long
+            self._evicted = self._begun - len(buffer.episodes), steps
+        return self._evicted
 
 
 def _gone(buffer: ReplayBuffer) -> int:

@@ -4,17 +4,20 @@
 
 A disk's shards are read together as the stores of several writers, where a step's name is made of other numbers:
 
-    name there = position * STREAMS + first stream of the shard + stream
+    name there = position * room + first stream of the shard + stream
+
+where `room` is how many streams there may be of all writers together, and first streams follow from the order in which they came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.gathering.description import STREAMS, Entry
+from diskbuffer.plugin import read_info, writers_of
 
 Int64 = npt.NDArray[np.int64]
 SHARDS = 1024
@@ -41,18 +44,31 @@ class Together:
 
     Parameters
     ----------
-    stores : iterable of Entry
-        The shards' stores, and their streams.
+    stores : sequence of (int, int)
+        The shards, in the order in which they came, and how many streams each has.
+    room : int
+        For how many streams of all writers together names have room.
+
+    Attributes
+    ----------
+    shards : frozenset of int
     """
 
-    def __init__(self, stores: Iterable[Entry]) -> None:
-        self._shards, self._firsts, self._streams = (np.zeros(STREAMS, np.int64) for _ in range(3))
-        for entry in stores:
-            mine = slice(entry.first_stream, entry.first_stream + entry.streams)
-            self._shards[mine], self._firsts[mine], self._streams[mine] = shard_of(entry.name), entry.first_stream, entry.streams
+    def __init__(self, stores: Sequence[tuple[int, int]], room: int) -> None:
+        numbers, counts = np.array(stores, np.int64).reshape(-1, 2).T
+        self.shards, self._room = frozenset(numbers.tolist()), room
+        of_streams = np.zeros((3, room), np.int64)
+        of_streams[:, : counts.sum()] = np.repeat([numbers, counts, np.cumsum(counts) - counts], counts, axis=1)
+        self._shards, self._streams, self._firsts = of_streams
+
+    @classmethod
+    def of(cls, path: Path) -> Together:
+        """Return the names in a directory; a NotAStoreError where a shard has not made its store yet."""
+        stores = [(shard_of(store), read_info(path / store).n_envs) for store in writers_of(path) or ()]
+        return cls(stores, read_info(path).streams)
 
     def unique(self, names: Int64) -> Int64:
         """Return unique names."""
-        streams = names % STREAMS
-        own = names // STREAMS * self._streams[streams] + streams - self._firsts[streams]
+        streams = names % self._room
+        own = names // self._room * self._streams[streams] + streams - self._firsts[streams]
         return np.where(names < 0, -1, own * SHARDS + self._shards[streams])

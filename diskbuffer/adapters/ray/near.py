@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -11,11 +12,10 @@ from typing import Any
 import torch
 
 from diskbuffer import ReplayBuffer, Sampler
-from diskbuffer.adapters.ray.names import Together, shard_of
+from diskbuffer.adapters.ray.names import Together
 from diskbuffer.adapters.ray.shard import Disk
 from diskbuffer.errors import DiskBufferError, NotAStoreError
-from diskbuffer.gathering.store import GatheredStore
-from diskbuffer.plugin import Batch, Transform
+from diskbuffer.plugin import Batch, Transform, writers_of
 
 _SHARE = 20  # of the time, refreshing takes one part in so many at most
 
@@ -33,12 +33,9 @@ class Near:
     """
 
     def __init__(self, path: Path, every: float, options: dict[str, Any]) -> None:
+        self._path, self._every = path, every
+        self._names = Together.of(path)
         self._buffer = ReplayBuffer(path, mode="r", **options)
-        store: Any = self._buffer._store
-        assert isinstance(store, GatheredStore)
-        self._store = store
-        self._every = every
-        self._number()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="diskbuffer-near", daemon=True)
         self._thread.start()
@@ -63,7 +60,7 @@ class Near:
     @property
     def shards(self) -> frozenset[int]:
         """The numbers of the shards that are read here."""
-        return self._shards
+        return self._names.shards
 
     def __len__(self) -> int:
         """Return how many steps can be sampled."""
@@ -71,14 +68,10 @@ class Near:
 
     def refresh(self) -> None:
         """See what shards have added."""
+        if len(writers_of(self._path) or ()) > len(self._names.shards):
+            with contextlib.suppress(NotAStoreError):  # without a store, one that is new has no steps
+                self._names = Together.of(self._path)
         self._buffer.refresh()
-        if len(self._store.members) != len(self._shards):
-            self._number()
-
-    def _number(self) -> None:
-        entries = [member.entry for member in self._store.members]
-        self._shards = frozenset(shard_of(entry.name) for entry in entries)
-        self._names = Together(entries)
 
     def _keep_up(self) -> None:
         pause = self._every

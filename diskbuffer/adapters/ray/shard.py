@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import platform
 import threading
 import time
 from collections.abc import Sequence
@@ -19,18 +21,13 @@ from diskbuffer.adapters.ray.limiting.ledger import Ledger
 from diskbuffer.adapters.ray.metrics import ShardMetrics
 from diskbuffer.adapters.ray.names import store_of, unique
 from diskbuffer.adapters.ray.packing import Packed, pack
-from diskbuffer.adapters.ray.undecoded import Undecoded, undecoded
-from diskbuffer.draws import Steps
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
-from diskbuffer.gathering.description import SHARED_LIMITER
 from diskbuffer.plugin import Batch
-from diskbuffer.reading.batch_reader import Planned
-from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Delivery
-from diskbuffer.store.system.files import Files
 
 Int64 = npt.NDArray[np.int64]
 _SILENT = 60.0  # seconds after which a client that adds nothing may lose its streams to another
+_LIMITER = "_shared/limiter"  # a directory for copies of what a limiter counts, where no Zarr tool looks
+_DONE = 10.0  # seconds that a call of another thread may take which uses a sampler
 _PATIENCE = 60.0  # seconds to wait for the lock of the process before, which may still be dying
 
 
@@ -48,7 +45,15 @@ class Disk(NamedTuple):
             stat = path.stat()
         except OSError:
             return None
-        return cls(Files(path).boot_id(), stat.st_dev, stat.st_ino)
+        return cls(boot_id(), stat.st_dev, stat.st_ino)
+
+
+def boot_id() -> str:
+    """Return what identifies the time since this machine was started; its name, where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return platform.node()
 
 
 class State(NamedTuple):
@@ -80,7 +85,7 @@ class Written(NamedTuple):
 class Read(NamedTuple):
     """The answer to names of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
 
-    batch: Packed | Undecoded | None
+    batch: Packed | None
     there: Int64
 
 
@@ -104,7 +109,6 @@ class Shard:
         self._samplers: dict[str, Sampler] = {}
         self._replaced: dict[str, str] = {}  # samplers by priority whose columns others keep since, and the columns
         self._lock = threading.Lock()
-        self._delivery = Delivery(ArraysPool())
         self._path.mkdir(parents=True, exist_ok=True)
         self._metrics = ShardMetrics(str(self._path), number)
         if (self._path / store_of(number)).exists():
@@ -182,17 +186,22 @@ class Shard:
                 given.merge(Ledger.from_bytes(found))
             merged = given.to_bytes()
             if merged != found:
-                files = Files(self._path).below(SHARED_LIMITER)
-                files.make_directory(".")
-                files.replace_contents(store_of(self._number), merged, sync=False)
+                file = self._limiter_file
+                file.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = file.with_suffix(".tmp")
+                unfinished.write_bytes(merged)
+                unfinished.replace(file)
             found = merged
         return int(self._opened.counts()[1].sum()), found
 
+    @property
+    def _limiter_file(self) -> Path:
+        return self._path / _LIMITER / store_of(self._number)
+
     def _kept(self) -> bytes:
         """Return the copy that is kept; nothing where there is none, or a power loss left a part of it."""
-        files = Files(self._path).below(SHARED_LIMITER)
         try:
-            found = files.read(store_of(self._number))
+            found = self._limiter_file.read_bytes()
             Ledger.from_bytes(found)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return b""
@@ -274,26 +283,15 @@ class Shard:
     # Reading
 
     @ray.method(concurrency_group="read")
-    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | Undecoded | None, State]:
-        """Return a batch, as it is stored or decoded, whichever is fewer bytes; None where there is nothing to draw.
-
-        Its steps have unique names.
-        """
+    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | None, State]:
+        """Return a batch, whose steps have unique names; None where there is nothing to draw."""
         begin, buffer = time.perf_counter(), self._opened
         try:
-            if buffer._store.layout.packed:
-                found: Any = self._sent(buffer._drawing.source(self._sampler(sent), size).next_planned(), compress)
-            else:
-                found = self._packed(buffer.sample(size, self._sampler(sent)), compress)
+            found: Packed | None = self._packed(buffer.sample(size, self._sampler(sent)), compress)
+            self._metrics.sampled(size, time.perf_counter() - begin)
         except EmptyBufferError:
-            return None, self._state()
-        self._metrics.sampled(size, time.perf_counter() - begin)
-        return found, self._state()
-
-    def _sent(self, planned: Planned, compress: bool) -> Packed | Undecoded:
-        """Return a batch in the way that takes fewer bytes."""
-        found = undecoded(self._opened, planned, self._number)
-        return self._packed(planned.batch(self._delivery), compress) if found is None else found
+            found = None
+        return found, self._state()  # when this thread has let the sampler go, as another may wait for that: see `_attach`
 
     def _packed(self, batch: Batch, compress: bool) -> Packed:
         batch["steps"] = _renamed(batch["steps"], self._number)
@@ -305,7 +303,7 @@ class Shard:
         return unique(self._opened.steps(), self._number)
 
     @ray.method(concurrency_group="read")
-    def at(self, steps: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Read:
+    def at(self, steps: Int64, length: int | None, columns: Sequence[str] | None, skip: bool, compress: bool) -> Read:
         """Return steps by the shard's own names; with `skip` without those that are gone."""
         buffer, there = self._opened, np.arange(len(steps))
         while True:
@@ -314,16 +312,12 @@ class Shard:
                 if not len(there):
                     return Read(None, there)
             try:
-                return Read(self._at(steps[there], length, columns), there)
+                found = buffer.at(steps[there], length, columns=columns)
             except InputError:  # evicted since, where it was there
                 if not skip or len(np.flatnonzero(buffer.episodes.remaining(steps[there]) >= (length or 1))) == len(there):
                     raise
-
-    def _at(self, steps: Int64, length: int | None, columns: Sequence[str] | None) -> Packed | Undecoded:
-        buffer, paths = self._opened, None if columns is None else tuple(dict.fromkeys(columns))
-        if not buffer._store.layout.packed:
-            return self._packed(buffer.at(steps, length, columns=paths), compress=False)
-        return self._sent(buffer._reader.planned_at(steps, Steps(length), paths), compress=False)
+            else:
+                return Read(self._packed(found, compress), there)
 
     @ray.method(concurrency_group="write")
     def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
@@ -333,10 +327,12 @@ class Shard:
     @ray.method(concurrency_group="read")
     def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> tuple[int, State]:
         """Set priorities of steps, by the shard's own names; return of how many."""
+        return self._update(sent, steps, priorities), self._state()
+
+    def _update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> int:
         sampler = self._sampler(sent)
         assert isinstance(sampler, Prioritized)
-        self._opened._drawing.attach(sampler)
-        return sampler.update(steps, priorities), self._state()
+        return sampler.update(steps, priorities)
 
     def _sampler(self, sent: Sent) -> Sampler:
         """Return a sampler of this shard's own, which is made when a client first asks for it.
@@ -352,20 +348,28 @@ class Shard:
                 found = pickle.loads(sent.pickled)  # from our own client, over Ray
                 found.seed_again(self._number, int(self._opened.counts()[1].sum()))
                 if isinstance(found, Prioritized):
-                    self._release(found.column)
-                self._opened._drawing.attach(found)
+                    self._attach(found)
                 self._samplers[sent.token] = found
         if sent.beta is not None and isinstance(found, Prioritized):
             found.beta = sent.beta
         return found
 
-    def _release(self, column: str) -> None:
-        """Take a column of priorities from the sampler that keeps it."""
-        for token, one in list(self._samplers.items()):
-            if isinstance(one, Prioritized) and one.column == column:
-                del self._samplers[token]
-                self._replaced[token] = column
-        self._opened._derived.release(column)
+    def _attach(self, sampler: Prioritized) -> None:
+        """Have a sampler keep its column, in place of the one that did: it lets go once no thread uses it any more."""
+        others = [token for token, one in self._samplers.items() if isinstance(one, Prioritized) and one.column == sampler.column]
+        for token in others:
+            del self._samplers[token]
+            self._replaced[token] = sampler.column
+        until = time.monotonic() + _DONE
+        while True:
+            try:
+                self._opened.loader(1, sampler, rank=0, world_size=1)  # draws nothing
+                return
+            except InputError:
+                if not others or time.monotonic() > until:
+                    raise
+            gc.collect()  # what a call that failed has left
+            time.sleep(0.005)
 
 
 def replaced_error(column: str) -> InputError:

@@ -13,11 +13,9 @@ import torch
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from diskbuffer.adapters.ray.names import SHARDS
-from diskbuffer.adapters.ray.packing import joined
+from diskbuffer.adapters.ray.packing import joined, unpack
 from diskbuffer.adapters.ray.shards import Known, Shards, own_error
-from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import InputError, UnreachableError
-from diskbuffer.inputs import as_array
 from diskbuffer.plugin import Batch, step_names
 
 Int64 = npt.NDArray[np.int64]
@@ -33,8 +31,8 @@ class StepsOfShards:
     same twice does no harm.
     """
 
-    def __init__(self, shards: Shards) -> None:
-        self._shards, self._decoder = shards, Decoder()
+    def __init__(self, shards: Shards, *, compress: bool) -> None:
+        self._shards, self._compress = shards, compress
 
     def every(self) -> Int64:
         """Return the names of all steps: shard after shard."""
@@ -47,13 +45,13 @@ class StepsOfShards:
         names = step_names(steps)
         self._check(names)
         groups = self._groups(names) or {0: np.empty(0, np.int64)}
-        calls = {number: _reading(names[places] // SHARDS, length, columns, skip) for number, places in groups.items()}
+        calls = {number: self._reading(names[places] // SHARDS, length, columns, skip) for number, places in groups.items()}
         found = self._asked(calls)
         some = [number for number in groups if found[number].batch is not None]
         if not some:
             return None
         places = [groups[number][found[number].there] for number in some]
-        together = joined([self._decoder.batch(found[number].batch) for number in some])
+        together = joined([unpack(found[number].batch) for number in some])
         order = np.argsort(np.concatenate(places), kind="stable")
         return together if (np.diff(order) == 1).all() else _taken(together, torch.from_numpy(order))
 
@@ -73,6 +71,9 @@ class StepsOfShards:
             places = groups.get(one.number, none)
             calls[one.number] = _writing(name, names[places] // SHARDS, given[places])
         return sum(self._asked(calls).values())
+
+    def _reading(self, own: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Callable[[Known], Any]:
+        return lambda one: one.handle.at.remote(own, length, columns, skip, self._compress)
 
     def _check(self, names: Int64) -> None:
         wrong = (names < 0) | (names % SHARDS >= len(self._shards.known))
@@ -108,8 +109,12 @@ class StepsOfShards:
         return found
 
 
-def _reading(own: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Callable[[Known], Any]:
-    return lambda one: one.handle.at.remote(own, length, columns, skip)
+def as_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return numbers as an array; an InputError where they are none."""
+    try:
+        return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
 
 
 def _writing(name: str, own: Int64, values: npt.NDArray[Any]) -> Callable[[Known], Any]:

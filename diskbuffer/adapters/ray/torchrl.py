@@ -53,8 +53,7 @@ class CollectorShards:
     @property
     def write_count(self) -> int:
         """How many steps were ever added, by all collectors."""
-        self.buffer._shards.ask_all()
-        return sum(one.state.added for one in self.buffer._shards.known if one.state is not None)
+        return int(self.buffer.stats()["added"])
 
     def extend(self, data: TensorDictBase) -> None:
         """Add what a collector has collected, (steps,) or (environments, steps), and wait until it is acknowledged.

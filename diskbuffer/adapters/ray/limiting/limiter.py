@@ -14,7 +14,6 @@ from ray.exceptions import GetTimeoutError, RayError
 from diskbuffer import SampleToInsertRatio
 from diskbuffer.adapters.ray.limiting.counter import Answer, Word
 from diskbuffer.errors import ClosedError, LimiterTimeoutError
-from diskbuffer.limiting.limiter import GRACE, GRACE_OF_BOTH
 
 _BEAT = 5.0  # seconds between words of a process that does nothing
 _POLL = 1.0  # seconds that the counter keeps the word of one who waits
@@ -22,6 +21,8 @@ _GATHERED = 0.002  # seconds between two words, so that many calls are told of a
 _AGAIN = 0.2  # seconds after which a counter that failed is asked again
 _LOOK = 0.02  # seconds until a word follows another that is not answered yet, as something was done meanwhile
 _WITHOUT = 30.0  # seconds that everybody waits for a counter at least, before going on without one
+_GRACE = 300.0  # seconds that one waits although nobody is alive who could end it
+_GRACE_OF_BOTH = 30.0  # the same of a thread that does both itself, and so most likely waits for itself
 _ADD, _SAMPLE = "add", "sample"
 _BY = {_ADD: "learner", _SAMPLE: "actor"}  # who ends the waits
 
@@ -146,7 +147,7 @@ class ClusterLimiter:
     def _wait(self, what: str) -> None:
         begun = seen = time.monotonic()
         both, timeout = threading.get_ident() in self._threads[_SAMPLE if what == _ADD else _ADD], self.asked.timeout
-        patience = timeout if timeout is not None else GRACE_OF_BOTH if both else GRACE
+        patience = timeout if timeout is not None else _GRACE_OF_BOTH if both else _GRACE
         if timeout is not None:
             self._ask()  # with 0 there is no second look
         with self._waiting(what), self._told:
