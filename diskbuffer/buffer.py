@@ -23,7 +23,7 @@ from diskbuffer.columns.columns import Columns
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.copies import Copies
 from diskbuffer.drawing import Drawing, OwnSamplers
-from diskbuffer.draws import Steps
+from diskbuffer.draws import Form, Steps
 from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import InputError
 from diskbuffer.figures import figures_of
@@ -507,13 +507,16 @@ class ReplayBuffer:
 
     def at(
         self,
-        steps: Any,
+        steps: Any = None,
         length: int | None = None,
         *,
+        ages: Any = None,
+        envs: Any = 0,
         columns: Sequence[str] | None = None,
         n_step: int = 1,
         gamma: float = 0.99,
         copy: bool = False,
+        numpy: bool = False,
     ) -> Batch:
         """Return given steps, as `sample` does.
 
@@ -521,6 +524,8 @@ class ReplayBuffer:
         ----------
         steps : (n,) integers
             As in a batch's ``steps``, or from `steps`.
+        ages, envs
+            As in `steps`, in place of ids: single steps by how many of their environment came after them.
         length : int, optional
             Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time after
             the first.
@@ -531,6 +536,8 @@ class ReplayBuffer:
         copy : bool
             Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to; of single steps, with all columns.
             If not, stacks of frames share it: that takes a third less time.
+        numpy : bool
+            Whether to return arrays in place of tensors.
 
         Raises
         ------
@@ -538,12 +545,18 @@ class ReplayBuffer:
             There is no such step, or not any more, or no such column; or the arguments do not go together.
         """
         self._access.check_open()
-        size = integer_or_none("length", length)
+        size, paths = integer_or_none("length", length), column_paths(columns)
         if n_step.__class__ is int and n_step == 1 and not copy:  # most ask for that, and looking at gamma takes time
-            return self._reader.at(steps, _SINGLE if size is None else Steps(size), column_paths(columns))
-        if size is not None or columns is not None:
+            form: Form = _SINGLE if size is None else Steps(size)
+        elif size is not None or columns is not None:
             raise InputError("n_step= and copy= go with single steps, and with all columns: leave out length= and columns=")
-        return self._reader.at(steps, n_step_form(n_step, gamma, apart=copy))
+        else:
+            form = n_step_form(n_step, gamma, apart=copy)
+        if ages is None:
+            return self._reader.at(steps, form, paths, numpy=numpy)
+        if steps is not None or size is not None:
+            raise InputError("ages= tell which single steps are meant: leave out the steps, and length=")
+        return self._reader.recent(ages, envs, form, paths, numpy=numpy)
 
     def steps(self, ages: Any = None, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the ids of all steps that can be sampled, (len(buffer),): environment after environment, oldest first.
@@ -806,7 +819,8 @@ class ReplayBuffer:
     @property
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
-        return Copies(self, self._place, self._store, self._gathered, self._access, self._marking, self._building, _recover)
+        opened = self, self._place, self._store, self._gathered, self._access, self._marking, self._building
+        return Copies(*opened, recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
 
     @property
     def episodes(self) -> Episodes:
@@ -817,9 +831,8 @@ class ReplayBuffer:
     def _repr_html_(self) -> str | None:
         if self._closing.closed:
             return None  # as its `repr` says
-        source, derived = EpisodeReader(self._reader), self.columns.derived
-        found: str = notebook("buffer").html(source, self.stats(), derived, self._reader.episodes())
-        return found
+        source, every = EpisodeReader(self._reader), self._reader.episodes()
+        return cast(str, notebook("buffer").html(source, self.stats(), self.columns.derived, every))
 
     def check(self, progress: bool = True) -> Report:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
@@ -834,8 +847,8 @@ class ReplayBuffer:
             The store was moved, removed or replaced since it was opened.
         """
         self._access.check_open()
-        root = directory_of(self._place, "stores are not checked")
         self._access.check_in_place()
+        root = directory_of(self._place, "stores are not checked")
         report = check(root, progress=progress)
         self._access.check_in_place()
         return report
@@ -852,26 +865,18 @@ class ReplayBuffer:
         ``compression`` tells, of each column that is compressed, what this buffer did when it sealed segments: ``codec`` (the
         column's own, or what was chosen from its data, None before that), ``ratio`` (bytes on disk of each byte), ``us_per_row``.
 
-        ``limiter``, where there is one, tells of all processes together: ``asked``, the ratio that is asked for, and ``ratio``,
-        that so far, of ``samples`` to ``inserts``, those that count; ``surplus``, how many samples are due; ``error_buffer``;
-        ``added``, steps ever, and ``min_size``, how many there must be; ``may_add`` and ``may_sample``; ``waiting_to_add``, for
-        how many seconds writers have waited, by name, and ``waiting_to_sample``, a learner, or None; ``since_added`` and
-        ``since_sampled``, seconds, or None; ``actors_alive`` and ``learners_alive``, whether there are any beside the thread that
-        asks. And of this buffer alone ``waited``, seconds that its calls have waited in all.
+        ``limiter``, where there is one: what `Limiter.state` returns.
         """
         self._access.check_open()
-        figures = figures_of(self._store, self._reader, self._access)
-        if self.limiter is not None:
-            figures["limiter"] = self.limiter.state()
-        return figures
+        limiter = {} if self.limiter is None else {"limiter": self.limiter.state()}
+        return figures_of(self._store, self._reader, self._access) | limiter
 
     def __repr__(self) -> str:
         if self._closing.closed:
             return f"<ReplayBuffer {self.path}, closed>"
-        index = self._reader.index
-        episodes = index.count_episodes()
         kept = "all" if self.capacity is None else f"{self.capacity:,}"
-        return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {counted(episodes, 'episode')}, {self.n_envs} env>"
+        episodes = counted(self._reader.index.count_episodes(), "episode")
+        return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {episodes}, {self.n_envs} env>"
 
     # Closing
 
@@ -891,8 +896,3 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _recover(root: Path) -> None:
-    """Have a copy of a store that somebody writes to be one that was closed."""
-    ReplayBuffer(root, mode="r+").close()

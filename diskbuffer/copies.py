@@ -36,7 +36,7 @@ class Copies:
     _access: Access
     _marking: AbstractContextManager[Any]
     _building: AbstractContextManager[Any]  # held while no column may be removed
-    _recover: Callable[[Path], None]
+    recover: Callable[[Path], None]  # has a copy of a store that somebody writes to be one that was closed
 
     def snapshot(self, path: str | os.PathLike[str]) -> Path:
         """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on, here or elsewhere.
@@ -86,7 +86,7 @@ class Copies:
                 self._copy(building.files, 0)
             else:  # the writer is elsewhere
                 back_up(self._store.files, building.files)
-                self._recover(building.files.root)
+                self.recover(building.files.root)
             if not building.put():
                 raise NotAStoreError(f"there is something at {wanted} by now; give another path")
         return wanted

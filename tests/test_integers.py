@@ -107,6 +107,7 @@ CASES: dict[str, tuple[int, Call]] = {
 # Whose annotation does not say that they are integers.
 ARRAYS: dict[str, tuple[int, Call]] = {
     "ReplayBuffer.steps(ages)": (1, lambda b, v: b.at(b.steps([v]))),
+    "ReplayBuffer.at(ages)": (1, lambda b, v: b.at(ages=[v])),
     "ReplayBuffer.steps(envs)": (1, lambda b, v: b.at(b.steps([0], v))),
     "ReplayBuffer.steps(envs), a list": (1, lambda b, v: b.at(b.steps([0], [v]))),
     "ReplayBuffer.cut_off(envs)": (1, lambda b, v: b.cut_off(v)),

@@ -45,6 +45,6 @@ def unpack(slots: Int64) -> Told:
 def told_by(buffer: ReplayBuffer, steps: Int64) -> Told:
     """Return what steps, (n,), tell, read from the store."""
     parts: list[Any] = [
-        buffer.at(steps[n : n + _AT_ONCE], columns=[SLOT])[SLOT].numpy().copy() for n in range(0, len(steps), _AT_ONCE)
+        buffer.at(steps[n : n + _AT_ONCE], columns=[SLOT], numpy=True)[SLOT].copy() for n in range(0, len(steps), _AT_ONCE)
     ]
     return unpack(np.concatenate([np.zeros(0, np.int64), *parts]))

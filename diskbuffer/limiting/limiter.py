@@ -97,7 +97,15 @@ class Limiter:
         return rule.may_sample(self._address)
 
     def state(self) -> dict[str, Any]:
-        """Return where things stand; see `ReplayBuffer.stats`."""
+        """Return where things stand, in all processes together.
+
+        ``asked``, the ratio that is asked for, and ``ratio``, that so far, of ``samples`` to ``inserts``, those that count;
+        ``surplus``, how many samples are due; ``error_buffer``; ``added``, steps ever, and ``min_size``, how many there must be;
+        ``may_add`` and ``may_sample``; ``waiting_to_add``, for how many seconds writers have waited, by name, and
+        ``waiting_to_sample``, a learner, or None; ``since_added`` and ``since_sampled``, seconds, or None; ``actors_alive`` and
+        ``learners_alive``, whether there are any beside the thread that asks. And of this buffer alone ``waited``, seconds that
+        its calls have waited in all.
+        """
         figures = self._table.figures()
         inserts, head = figures["inserts"], self._table.head
         rows, names = self._table.writers[: int(head[fields.ROWS])], self._names()

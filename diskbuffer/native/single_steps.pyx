@@ -97,6 +97,26 @@ def copy_random(table, mapped, int64_t segment_rows, columns, tuple filled, Phil
     return 0 < steps <= MOST_STEPS and copy(table, mapped, segment_rows, columns, filled, located.streams, located.positions, n)
 
 
+def copy_recent(table, mapped, int64_t segment_rows, columns, tuple filled, ages, streams):
+    """Copy steps by how many steps of their streams came after them."""
+    ages, streams = as_int64s(ages), as_int64s(streams)
+    cdef Table streams_table = table_of(table)
+    cdef int64_t n = length(ages)
+    if length(streams) != n:
+        raise ValueError(f"expected as many streams as ages, found {length(streams)} and {n}")
+    found = new_int64s(4, n)
+    cdef int64_t* first = int64s(found, 2)
+    cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
+    cdef const int64_t* numbers = int64s(streams)
+    cdef const int64_t* later = int64s(ages)
+    cdef int64_t missing
+    with nogil:
+        missing = locate_recent(streams_table, numbers, later, n, located)
+    if missing >= 0:
+        return False
+    return copy(table, mapped, segment_rows, columns, filled, located.streams, located.positions, n)
+
+
 def copy_numbered(table, mapped, int64_t segment_rows, columns, tuple filled, ids):
     """Copy steps by their numbers in the store."""
     ids = as_int64s(ids)

@@ -21,11 +21,11 @@ from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import integers, step_names
 from diskbuffer.native.sampling import Philox
-from diskbuffer.native.single_steps import copy_numbered, copy_random
+from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
 from diskbuffer.nested import one_of
-from diskbuffer.reading.batches.base import Arrays, Batch, Request
+from diskbuffer.reading.batches import single_steps
+from diskbuffer.reading.batches.base import Arrays, Batch, Request, as_arrays
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
-from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.bringing import Bringing
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards, when_they_ended
@@ -221,18 +221,26 @@ class BatchReader(ABC):
         """Return the names of drawn steps."""
         return drawn.positions.copy() if self.streams == 1 else drawn.positions * self.streams + drawn.streams
 
-    def at(self, steps: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
-        """Return given steps, or the sequences that they start, in a form."""
+    def at(self, steps: Any, form: Form, paths: tuple[str, ...] | None = None, *, numpy: bool = False) -> Batch:
+        """Return given steps, or the sequences that they start, in a form; tensors, or arrays."""
         ids = step_names(steps)
-        single = isinstance(form, Steps) and form.length is None
-        batch = self._at_once(paths, copy_numbered, ids) if single else None
+        batch = self._at_once(form, paths, numpy, copy_numbered, ids)
         if batch is not None:
             return batch
         self.gatherer.call_helpers()
         length = form.length if isinstance(form, Steps) else None
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        return self._delivered(self.plan(self.draw_named(ids, length), form, paths), kept=paths is None)
+        return self._delivered(self.plan(self.draw_named(ids, length), form, paths), kept=paths is None, numpy=numpy)
+
+    def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None, *, numpy: bool = False) -> Batch:
+        """Return single steps, in a form, by how many steps of their stream came after them; tensors, or arrays."""
+        back, of = _by_age(ages, streams)
+        batch = self._at_once(form, paths, numpy, copy_recent, back, of)
+        if batch is not None:
+            return batch
+        self.gatherer.call_helpers()
+        return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None, numpy=numpy)
 
     def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
@@ -274,16 +282,21 @@ class BatchReader(ABC):
             self._single[paths] = single
             return single
 
-    def _delivered(self, planned: Planned, *, kept: bool) -> Batch:
+    def _delivered(self, planned: Planned, *, kept: bool, numpy: bool) -> Batch:
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
-        return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
+        batch: Batch = planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
+        return as_arrays(batch) if numpy else batch
 
-    def _at_once(self, paths: tuple[str, ...] | None, copy: Copy, *steps: Int64) -> Batch | None:
-        """Copy single steps, and make a batch of them; None where there are stacks, or chunks, or they have to be planned."""
+    def _at_once(self, form: Form, paths: tuple[str, ...] | None, numpy: bool, copy: Copy, *steps: Int64) -> Batch | None:
+        """Copy single steps, and make a batch of them; None where it has another form, or they have to be planned."""
+        if not isinstance(form, Steps) or form.length is not None:
+            return None
         with self._store.lock:
             single = self.single_steps(paths)
             filled = None if single is None else self.copy_at_once(single, copy, len(steps[0]), *steps)
-            return None if single is None or filled is None else as_batch(single, filled)
+            if single is None or filled is None:
+                return None
+            return single_steps.as_arrays(single, filled) if numpy else single_steps.as_batch(single, filled)
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many single steps; None where they have to be planned.
@@ -295,7 +308,7 @@ class BatchReader(ABC):
     def copy_random(self, single: SingleSteps, size: int, random: Philox) -> Batch | None:
         """Draw and copy single steps; None where they have to be planned. The lock must be held."""
         filled = self.gatherer.quickly(size, single.filled, copy_random, self.index, self._store.maps.sources, size, random)
-        return None if filled is None else as_batch(single, filled)
+        return None if filled is None else single_steps.as_batch(single, filled)
 
     def gather_random(self, request: Request, random: Philox) -> Batch | None:
         """Draw, plan and gather single steps; None where only a plan can, or can say why not. The lock must be held."""

@@ -183,9 +183,9 @@ def looked_up(buffer: db.ReplayBuffer) -> Values:
             ages = Numbers(2, env).integers(int(counts[env]), (30,))
             yield "by age", buffer.at(buffer.steps(ages, env))
             yield "by age", buffer.steps(ages, env)
-            yield "by age, n-step returns", buffer.at(buffer.steps(ages, env), n_step=4, gamma=0.9)
-            yield "by age, apart", buffer.at(buffer.steps(ages, env), copy=True)
-            yield "by age, one column", buffer.at(buffer.steps(ages, env), columns=["reward"])
+            yield "by age, n-step returns", buffer.at(ages=ages, envs=env, n_step=4, gamma=0.9)
+            yield "by age, apart", buffer.at(ages=ages, envs=env, copy=True)
+            yield "by age, one column", buffer.at(ages=ages, envs=env, columns=["reward"])
 
 
 def mixed(open_: Callable[[Path, int], Any], path: Path, threads: int, sizes: tuple[int, ...]) -> Values:

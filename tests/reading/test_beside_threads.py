@@ -88,7 +88,7 @@ def test_a_batch_has_its_own_steps(tmp_path: Path, how: str, act: str, amount: C
             return buffer.at(steps) | {"asked": steps}
         if how == "recent":
             ages, newest = rng.permutation(256)[:SIZE], added - 1
-            return buffer.at(buffer.steps(ages, 0)) | ({"asked": newest - ages} if newest == added - 1 else {})
+            return buffer.at(ages=ages) | ({"asked": newest - ages} if newest == added - 1 else {})
         return buffer.sample(SIZE, sampler)
 
     extend(600)

@@ -125,6 +125,30 @@ def test_episodes_are_iterated_and_those_that_are_evicted_left_out(tmp_path: Pat
         assert list(buffer.episodes.read()) == []
 
 
+@pytest.mark.parametrize("frames", [1, 3])
+def test_steps_are_read_by_age_and_as_arrays(tmp_path: Path, frames: int) -> None:
+    with made(tmp_path / "store", (7, 5), frame_stack=frames) as buffer:
+        steps = buffer.steps()
+        for columns in (None, ["obs/b", "reward"]):
+            tensors = flatten(buffer.at(steps, columns=columns))
+            for found in (
+                buffer.at(steps, columns=columns, numpy=True),
+                buffer.at(ages=np.arange(12)[::-1], columns=columns, numpy=True),
+            ):
+                arrays = flatten(found)
+                assert list(arrays) == list(tensors)
+                for path, values in arrays.items():
+                    assert isinstance(values, np.ndarray)
+                    np.testing.assert_array_equal(values, tensors[path].numpy())
+        returns = buffer.at(ages=[11, 4], n_step=3, gamma=0.5)["reward"].tolist()
+        assert returns == [1.75, 1.75]
+        for wrong in ({"steps": steps, "ages": [0]}, {"ages": [0], "length": 2}):
+            with pytest.raises(db.InputError, match="ages= tell which"):
+                buffer.at(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(db.InputError, match="there is none of age 12"):
+            buffer.at(ages=[12])
+
+
 # Some columns
 
 

@@ -78,8 +78,8 @@ def test_they_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed
                     ages = rng.integers(0, np.maximum(there[envs], 1) + int(rng.random() < 0.3))
                     some = None if rng.random() < 0.5 else list(rng.permutation(list(columns))[:3])
                     with contextlib.suppress(db.InputError):  # there is no step that old
-                        read += _same(of, monkeypatch, "at", of.steps(ages, envs), columns=some)
-                        read += _same(of, monkeypatch, "at", of.steps(ages[:1], int(envs[0])), copy=True)
+                        read += _same(of, monkeypatch, "at", ages=ages, envs=envs, columns=some)
+                        read += _same(of, monkeypatch, "at", ages=ages[:1], envs=int(envs[0]), copy=True)
                     read += _same(of, monkeypatch, "sample", int(rng.integers(1, 50)), db.Uniform(int(rng.integers(9))))
                     names = rng.permutation(of.steps())[: rng.integers(0, 50)]
                     if rng.random() < 0.3:

@@ -244,14 +244,14 @@ class Stored(SharedStore):
 
     def observations(self, ages: Array, envs: Array) -> Obs:
         """Return observations of steps by age, read in this thread, in memory of their own."""
-        found = self.join(self.opened.at(self.opened.steps(ages, envs), columns=self._obs_paths)["obs"])
+        found = self.join(self.opened.at(ages=ages, envs=envs, columns=self._obs_paths)["obs"])
         return {name: part.numpy() for name, part in found.items()} if isinstance(found, dict) else found.numpy()
 
     def in_order(self, ages: Array, envs: Array, size: int) -> Iterator[tuple[Tensors, float]]:
         """Yield observations of steps by age, read ahead, and the seconds that each batch was waited for."""
         opened, begun = self.opened, time.perf_counter()
         if len(ages) <= size:  # there is nothing to read ahead, and threads would have to start
-            found = opened.at(opened.steps(ages, envs), columns=self._obs_paths)["obs"]
+            found = opened.at(ages=ages, envs=envs, columns=self._obs_paths)["obs"]
             yield self.join(found), time.perf_counter() - begun
             return
         loader = opened.batches(size, merge_last=False, steps=opened.steps(ages, envs), rank=0, world_size=1)
@@ -306,9 +306,8 @@ class Stored(SharedStore):
         buffer = self.open_to_read()
         if buffer is None:
             return self._zeros(len(ages))
-        return self._joined(
-            buffer.at(buffer.steps(ages, envs), n_step=n_step, gamma=gamma, copy=columns is None, columns=columns)
-        )
+        apart = columns is None  # and so in memory that may be written to
+        return self._joined(buffer.at(ages=ages, envs=envs, n_step=n_step, gamma=gamma, copy=apart, columns=columns))
 
     def _joined(self, batch: Batch) -> Batch:
         for name in ("obs", "next_obs"):

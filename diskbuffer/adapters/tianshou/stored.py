@@ -67,7 +67,7 @@ class Stored(SharedStore):
         self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
         self._is_plain = False  # the last step, so that `add_plainly` may do
         self._wanted, self._known = tuple[str, ...](), set[str]()
-        self._read = tuple[str, ...]()  # with what came after
+        self._read = tuple[tuple[str, str, tuple[str, ...]], ...]()  # with what came after: path, key, and where below it
         self.open_to_read()
 
     def accept(self, opened: ReplayBuffer) -> None:
@@ -239,7 +239,8 @@ class Stored(SharedStore):
         values = np.zeros((len(places), *column.shape), column.np_dtype)
         for first in range(0, len(there), _AT_ONCE):
             some = there[first : first + _AT_ONCE]
-            got: Any = opened.at(self.steps(places[some]), columns=[path])
+            ages, envs = self._ages(places[some])
+            got: Any = opened.at(ages=ages, envs=envs, columns=[path], numpy=True)
             got = value_at(got, name)
             values[some] = got[:, -1] if path.split("/")[0] == "obs" and self.stack_num > 1 else got
         return values
@@ -247,8 +248,9 @@ class Stored(SharedStore):
     def numbers(self, places: Int64) -> dict[str, Array]:
         """Return rewards and flags of steps at places, (n,), all of which are filled, by key."""
         paths = ("reward", *FLAGS)
-        batch: Any = self.opened.at(self.opened.steps(*self._ages(places)), columns=paths)
-        return {key_of(path): batch[path].numpy() for path in paths}
+        ages, envs = self._ages(places)
+        batch = self.opened.at(ages=ages, envs=envs, columns=paths, numpy=True)
+        return {key_of(path): batch[path] for path in paths}
 
     def rows_without(self, places: Int64, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys of steps at places, (n,), all of which are filled and observations single frames, but for `known`."""
@@ -260,21 +262,23 @@ class Stored(SharedStore):
             self._wanted_of, self._known = delivered, set(known)
             left_out = (*OURS, *KEPT, *(column for key, column in TOP.items() if key in known))
             self._wanted = tuple(path for path in delivered if path not in left_out)
-            self._read = (*self._wanted, *(f"next_{path}" for path in self._wanted if is_observation(path)))
+            read = (*self._wanted, *(f"next_{path}" for path in self._wanted if is_observation(path)))
+            self._read = tuple((path, *_place_of(path)) for path in read)
         if self.n_envs == 1:
             ages, envs = (int(self.next[0]) - 1 - places) % self.size, np.zeros(len(places), np.int64)
         else:
             ages, envs = self._ages(places)
-        batch: Any = opened.at(opened.steps(ages, envs), columns=self._wanted)
+        batch = opened.at(ages=ages, envs=envs, columns=self._wanted, numpy=True)
         keys: dict[str, Any] = {}
-        for path in self._read:
-            key, where = _place_of(path)
-            values = value_at(batch, path).numpy()
+        dicts: dict[str, dict[tuple[str, ...], Any]] = {}
+        for path, key, where in self._read:
             if where:
-                keys.setdefault(key, {})[where] = values
+                dicts.setdefault(key, {})[where] = value_at(batch, path)
             else:
-                keys[key] = values
-        return {key: put_together(values) if values.__class__ is dict else values for key, values in keys.items()}
+                keys[key] = batch[path]
+        for key, values in dicts.items():
+            keys[key] = put_together(values)
+        return keys
 
     def rows(self, places: Int64, *, of_next: bool) -> dict[str, Any]:
         """Return all keys of steps at places, (n,), all of which are filled; observations in stacks.
@@ -284,12 +288,12 @@ class Stored(SharedStore):
         """
         opened = self.opened
         ages, envs = self._ages(places)
-        batch = opened.at(opened.steps(ages, envs))
+        batch = opened.at(ages=ages, envs=envs, numpy=True)
         paths = [path for path in opened.columns if path not in (*OURS, *KEPT)]
         paths += ["next_" + path for path in paths if is_observation(path)]
-        flat = {path: value_at(batch, path).numpy() for path in paths}
+        flat = {path: value_at(batch, path) for path in paths}
         if self.stack_num > 1:
-            elapsed, left = opened.episodes.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages
+            elapsed, left = opened.episodes.elapsed(batch["steps"]), self.filled[envs] - 1 - ages
             for path, values in flat.items():
                 top = path.split("/")[0]
                 if top == "obs" or (top == "next_obs" and of_next):  # which begin with their episode anyway

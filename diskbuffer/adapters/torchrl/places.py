@@ -193,6 +193,8 @@ class Places:
         shape = (self.filled, *self.lanes)
         if len(parts) in (1, len(shape)) and all(np.asarray(part).dtype.kind in "iu" for part in parts):
             at = [_within(np.asarray(part, np.int64), n, axis) for axis, (part, n) in enumerate(zip(parts, shape, strict=False))]
+            if len(shape) == 1:
+                return at[0], np.zeros(at[0].shape, np.int64)
             if len(at) < len(shape):
                 of_lanes = np.arange(self._n).reshape(self.lanes)
                 places, lanes = np.broadcast_arrays(at[0].reshape(*at[0].shape, *(1,) * of_lanes.ndim), of_lanes)
@@ -360,7 +362,9 @@ def of_all_lanes(places: Int64, lanes: int) -> tuple[Int64, Int64]:
 
 def _within(at: Int64, n: int, axis: int) -> Int64:
     """Return indices along an axis of so many, none of them negative; an IndexError where one is outside."""
-    if at.size and not (-n <= at.min() and at.max() < n):
+    if not at.size or at.view(np.uint64).max() < n:
+        return at
+    if not (-n <= at.min() and at.max() < n):
         found = at.min() if at.min() < -n else at.max()
         raise IndexError(f"index {found} is out of bounds for axis {axis}, of which {n} places are filled")
     return np.where(at < 0, at + n, at)

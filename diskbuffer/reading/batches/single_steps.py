@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,19 +18,22 @@ _NO_NOTES: Mapping[str, Array] = MappingProxyType({})
 
 def as_batch(single: SingleSteps, filled: tuple[Array, ...], notes: Mapping[str, Array] = _NO_NOTES) -> Batch:
     """Return filled arrays, and notes that are delivered, as a batch of tensors, nested as the columns' paths are."""
-    tensors = map(torch.from_numpy, filled)
-    batch: Batch = _nested(single, tensors) if single.flat_keys is None else dict(zip(single.flat_keys, tensors, strict=False))
+    batch = as_arrays(single, tuple(map(torch.from_numpy, filled)))
     for name, note in notes.items():
         batch[name] = torch.from_numpy(note)
-    batch["steps"] = torch.from_numpy(filled[-1])
     return batch
 
 
-def _nested(single: SingleSteps, tensors: Iterable[torch.Tensor]) -> Batch:
-    found: Batch = {}
-    for (above, key), tensor in zip(single.keys, tensors, strict=False):
-        values = found
-        for name in above:
-            values = values.setdefault(name, {})
-        values[key] = tensor
+def as_arrays(single: SingleSteps, values: tuple[Any, ...]) -> Batch:
+    """Return filled arrays as a batch of arrays, nested as the columns' paths are; or of tensors over them."""
+    if single.flat_keys is not None:
+        found: Batch = dict(zip(single.flat_keys, values, strict=False))
+    else:
+        found = {}
+        for above, keys, take in single.dicts:
+            inner = found
+            for name in above:
+                inner = inner.setdefault(name, {})
+            inner.update(zip(keys, take(values), strict=True))
+    found["steps"] = values[-1]
     return found

@@ -5,6 +5,7 @@ Of a batch of 256 steps of a few numbers, that is a third of the time. Columns i
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -40,10 +41,10 @@ class SingleSteps:
     ----------
     names : tuple of str
         Of the arrays: the columns' paths, ``next_`` before that of an observation after the step.
-    keys : list of (tuple, key)
-        Where each is in a batch: the keys of the dicts above it, and its own there.
     flat_keys : list of key, optional
-        The keys, where there are none above any.
+        The keys of the arrays in a batch, where none is in a dict below it.
+    dicts : list of (tuple, list of key, callable)
+        Else of each dict of a batch: the keys of those above it, the keys in it, and what takes its values from a tuple of all.
     most : int
         Steps that can be read at once.
     """
@@ -57,8 +58,11 @@ class SingleSteps:
                 kinds.append((columns.schema[path].shape, columns.schema[path].np_dtype))
         self.names = tuple(names)
         nested = [tuple(map(unescape_key, name.split("/"))) for name in names]
-        self.keys = [(keys[:-1], keys[-1]) for keys in nested]
-        self.flat_keys = None if any(above for above, _ in self.keys) else [key for _, key in self.keys]
+        of: dict[tuple[str, ...], list[int]] = {}
+        for number, keys in enumerate(nested):
+            of.setdefault(keys[:-1], []).append(number)
+        self.flat_keys = [keys[-1] for keys in nested] if of.keys() <= {()} else None
+        self.dicts = [(above, [nested[n][-1] for n in numbers], _taking(numbers)) for above, numbers in of.items()]
         self._described, self._kinds = np.array(described, np.int64).reshape(-1, 4), [*kinds, ((), np.dtype(np.int64))]
         largest = max((row_bytes for _, row_bytes, _, _ in described), default=1)
         self.most, self._most_fresh = MOST // max(largest, 1), _FRESH // max(largest, 1)
@@ -87,6 +91,11 @@ class SingleSteps:
         arrays = allocate(self._kinds, size)
         self._kept.append(arrays)
         return arrays
+
+
+def _taking(numbers: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return what takes some values of a tuple, as a tuple."""
+    return operator.itemgetter(*numbers) if len(numbers) > 1 else operator.itemgetter(slice(numbers[0], numbers[0] + 1))
 
 
 def _are_unused(arrays: Filled) -> bool:
