@@ -81,7 +81,7 @@ def plan(
                 how = {"steps": steps, "frame_stack": stack, "seconds": seconds, "seed": seed, "tick": bar.update}
                 found = plan_environment(made, path, capacity=1_000_000 if capacity is None else capacity, **how)
     except NotAStoreError as error:
-        raise InputError(f"{error}; or --env, as in --env ALE/Pong-v5 or --env my_package.envs:make") from error
+        raise InputError(f"{error}; to try an environment, give --env ALE/Pong-v5, or --env my_package.envs:make") from error
     except KeyboardInterrupt:
         complain("interrupted; the temporary stores are removed")
         return _INTERRUPTED
@@ -120,7 +120,8 @@ def _show(found: Plan, what: str) -> None:
     for name, seconds in (("adding, a call", found.add_seconds), ("the environment, a call", found.env_seconds)):
         if seconds:
             rows.append((name, f"{1e6 * seconds:,.0f} us", f"{found.n_envs / seconds:,.0f} steps a second"))
-    show(table(("", " ", "  "), rows, left=("", "  ")))
+    heading = f"{counted(found.kept, 'step')} take"
+    show(table((heading, "", " "), rows, left=(heading, " ")))
     if found.env_seconds is not None:
         print("\nIt was played at random: what is seen later may compress better or worse.")
     if not found.fits:

@@ -20,7 +20,7 @@ import diskbuffer as db
 from diskbuffer.commands.plan import pixels
 from diskbuffer.commands.plan import plan as command
 from diskbuffer.inspect.environments import make, play
-from diskbuffer.inspect.plan import plan_environment, plan_store
+from diskbuffer.inspect.plan import Plan, plan_environment, plan_store
 
 ROOT = Path(__file__).parents[2]
 LENGTH = 60  # steps of an episode
@@ -70,33 +70,41 @@ def fill(path: Path, steps: int, n_envs: int, kind: dict[str, Any], **options: A
         return int(buffer.stats()["disk_bytes"])
 
 
+def tried(monkeypatch: pytest.MonkeyPatch, place: Path, most: int, n_envs: int, kind: dict[str, Any], **sizes: Any) -> Plan:
+    """Plan with a trial of so many steps, however fast they are: a disk with little room ends it."""
+    row = max(kind["side"] ** 2, 24) + 30
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 4 * row * most}))
+        return plan_environment(scenes(n_envs, **kind), place, **sizes, seconds=600.0)
+
+
 # Forecasts
 
 
 @pytest.mark.parametrize(
     ("kind", "n_envs", "steps", "kept", "near"),
     [
-        (SMALL, 1, 10_000, 6_000, 0.05),
-        (SMALL, 4, 10_000, 50_000, 0.05),
-        (NOISE, 2, 12_000, 8_000, 0.05),
+        (SMALL, 1, 10_000, 6_000, 0.1),  # the fastest codec is chosen of those that come within a tenth of the smallest
+        (SMALL, 4, 10_000, 50_000, 0.1),
+        (NOISE, 2, 12_000, 8_000, 0.03),
         (VECTORS, 4, 60_000, 40_000, 0.08),
     ],
 )
 def test_a_store_takes_what_is_forecast(
-    tmp_path: Path, kind: dict[str, Any], n_envs: int, steps: int, kept: int, near: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], n_envs: int, steps: int, kept: int, near: float
 ) -> None:
-    forecast = plan_environment(scenes(n_envs, **kind), tmp_path, capacity=kept, steps=steps, seconds=2.0)
+    forecast = tried(monkeypatch, tmp_path, 4000, n_envs, kind, capacity=kept, steps=steps)
     assert list(tmp_path.iterdir()) == []
     taken = fill(tmp_path / "store", steps, n_envs, kind, capacity=kept)
     assert forecast.disk == pytest.approx(taken, rel=near)
     # The store's own steps tell what it takes, too; and half of them what all of it will.
     assert plan_store(tmp_path / "store", steps=steps).disk == pytest.approx(taken, rel=near)
     fill(tmp_path / "half", kept // 2, n_envs, kind, capacity=kept)
-    assert plan_store(tmp_path / "half", steps=steps).disk == pytest.approx(taken, rel=2 * near)
+    assert plan_store(tmp_path / "half", steps=steps).disk == pytest.approx(taken, rel=near)
 
 
-def test_a_short_training_is_not_recompressed(tmp_path: Path) -> None:
-    forecast = plan_environment(scenes(**SMALL), tmp_path, capacity=200_000, steps=3000, seconds=2.0)
+def test_a_short_training_is_not_recompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forecast = tried(monkeypatch, tmp_path, 3000, 1, SMALL, capacity=200_000, steps=3000)
     assert forecast.packing["obs"].live > 1.1 * forecast.packing["obs"].sealed
     taken = fill(tmp_path / "store", 3000, 1, SMALL, capacity=200_000)
     assert forecast.disk == pytest.approx(taken, rel=0.05)
