@@ -24,7 +24,6 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "refreshing": "Readers that see what was added",
     "sealing": "How frames are compressed when they are sealed",
     "lossy": "Pictures that lose something, beside the same without a loss",
-    "plan": "Forecasts, and what runs then took",
     "writers": "Several writers' stores, read as one",
     "formats": "To other formats and back",
     "reverb": "An actor and a learner, beside Reverb",

@@ -59,12 +59,6 @@ OPENED = ("buffer", "columns.columns", "copies", "episodes", "reader", "appender
 THEIR_OWN = {"_ever", "_how", "_read", "_table", "_threads"}
 FOR_GUESTS = ("", "plugin", "errors")  # all that these import of the core
 
-# What imports more of it today: to do, for the rule to hold without them.
-NOT_YET = {"inspect.footprint", "inspect.plan", "inspect.trial"}
-
-# Imports that break the rule today, (who, whom): to do, for the rule to hold without them.
-TO_DO: set[tuple[str, str]] = set()
-
 PURE = ("store.format", "index")
 FILES = "store.system"
 
@@ -87,9 +81,7 @@ TOUCHES_FILES = {
     "native.webp": "pictures in memory",
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",
-    "inspect.memory": "what the system tells of this process",
-    "inspect.plan": "the directory that a store is to be in, and its disk",
-    "inspect.trial": "a temporary store, and what its files compressed to",
+    "inspect.plan": "temporary stores, and the room on the disk that a store is to be on",
     "inspect.disk": "a store's files, past the page cache, for their speed",
     "inspect.page.picture": "a PNG in memory",
     "inspect.page.static_files": "the page's own files, which come with the package",
@@ -209,8 +201,7 @@ def test_imports_only_go_down() -> None:
         for other in ours(name)
         if floor_of(other)[1] != floor_of(name)[1] and floor_of(other)[0] >= floor_of(name)[0]
     }
-    assert up - TO_DO == set(), "these imports go up, or to a neighbour"
-    assert TO_DO - up == set(), "these are done: take them off the list"
+    assert up == set(), "these imports go up, or to a neighbour"
 
 
 def is_guest(name: str) -> bool:
@@ -219,8 +210,7 @@ def is_guest(name: str) -> bool:
 
 def test_nothing_below_the_line_imports_the_core_but_by_its_door() -> None:
     pairs = [(name, other) for name in modules() for other in ours(name, for_types=True) if is_guest(name) != is_guest(other)]
-    deep = [name for name, other in pairs if is_guest(name) and other not in FOR_GUESTS]
-    assert set(deep) == NOT_YET
+    assert [(name, other) for name, other in pairs if is_guest(name) and other not in FOR_GUESTS] == []
     assert [(name, other) for name, other in pairs if is_guest(other)] == []
 
 

@@ -1,59 +1,39 @@
-"""Before a training: what its store will take of the disk and of memory, and whether it will fit."""
+"""What a store will take of the disk: a forecast from an environment that is tried, or from the steps of a store."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from diskbuffer import ReplayBuffer
 from diskbuffer.errors import InputError
-from diskbuffer.inspect import footprint, peers
-from diskbuffer.inspect.footprint import Compressed, Kept
-from diskbuffer.inspect.memory import available_bytes
-from diskbuffer.inspect.peers import Peer
-from diskbuffer.inspect.trial import Asked, Trial, run_trial
-from diskbuffer.plugin import human_size, integer_or_none, local_path
-from diskbuffer.store.format.layout import ATTRIBUTE, Layout
-from diskbuffer.store.system import map_limit
+from diskbuffer.inspect.environments import play
+from diskbuffer.plugin import Reader, StoreInfo, StoreUsage, integer, integer_or_none, is_observation, local_path
 
-# Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format-1.md tells.
-TYPICAL = {"six Atari games, 84x84, grey": 0.045, "CarRacing, 96x96, in colour": 0.055, "noisy camera pictures": 0.73}
-_LIVE_TO_SEALED = 1.5  # bytes of a chunk as it is written, to those that stay, where it was not measured
-_COLUMNS = 7  # that a store has at least, each with two files of an environment that are written to
-_LITTLE = 0.9  # of what there is: with more of the disk or of memory than that, a plan is too tight
+_BLOCK = 4096  # bytes: what a file system gives a file at once
+_ENTRY_BYTES = 16  # of each chunk, in the index of a segment's file
+_LOOSELY = 1.5  # bytes of a chunk at first, to those that stay, where it was not measured: 1.4 to 2.4 of Atari games
+_LITTLE = 0.9  # of the room there is: a store that takes more of it does not fit
+_SEGMENT_ROWS = 128  # of a trial: few, for segments to be complete within it
+_MOST_BYTES = 8 * 1024**3  # that a trial adds, uncompressed; and at most a quarter of what the disk has left
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """What a store takes.
+@dataclass(frozen=True)
+class Packing:
+    """Bytes on the disk of each byte of a compressed column: once its segment is recompressed, and before."""
 
-    Attributes
-    ----------
-    disk : int
-        Bytes, once the training is over and all is sealed; with a capacity that was reached, on average.
-    disk_most : int
-        Bytes at the moment at which it is the most: with segments that are old enough to go and are still there, and others that
-        wait to be sealed.
-    columns : dict of str to int
-        The bytes of each column. The rest is the table of segments, the tails, metadata.
-    ram : int or None
-        Bytes of the process's own memory, beyond what Python, PyTorch and the environment take; the page cache apart.
-    page_cache : int
-        Bytes of the page cache that are in use all the time: the tails, and the segments that are written to.
-    written : int
-        Bytes written to the disk in the whole training.
-    """
-
-    disk: int
-    disk_most: int
-    columns: dict[str, int]
-    ram: int | None
-    page_cache: int
-    written: int
+    sealed: float
+    live: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,205 +42,195 @@ class Plan:
 
     Attributes
     ----------
-    place : str
-        The directory whose disk was looked at.
-    training_steps : int
-    figures : Figures
-        As measured with the environment; without one, of what nothing compresses.
-    typical : dict of str to int
-        Without an environment: bytes of disk, if frames compressed as those of known environments do.
-    seconds : float
-        Of the training, if neither environment nor learner were slower than in the trial: no learner at all.
-    trial : Trial
-    peers : list of Peer
-    disk_free, ram_free : int, int or None
-        What there is.
-    problems : list of str
-        Why it will not fit; empty if it will.
-    notes : list of str
-        What was assumed, and what to know.
+    steps, kept, tried : int
+        Of the whole training; those that the capacity keeps; those that the forecast rests on.
+    n_envs, frame_stack : int
+    disk, room : int
+        Bytes at the end, complete segments recompressed, on average where the capacity was reached; and those it can have.
+    columns : dict of str to int
+        The bytes of each column. The rest is the segment table, the newest rows, and descriptions.
+    packing : dict of str to Packing
+        How each column that is compressed did.
+    sb3, sb3_sparing : int, int or None
+        Bytes of RAM of Stable-Baselines3's buffer for as many steps, and with ``optimize_memory_usage``, where it has that.
+    add_seconds, env_seconds : float or None
+        Of a step, in the trial: of `ReplayBuffer.add`, and of the environment.
     """
 
-    place: str
-    training_steps: int
-    figures: Figures
-    typical: dict[str, int]
-    seconds: float
-    trial: Trial
-    peers: list[Peer]
-    disk_free: int
-    ram_free: int | None
-    problems: list[str]
-    notes: list[str]
+    steps: int
+    kept: int
+    n_envs: int
+    frame_stack: int
+    tried: int
+    disk: int
+    columns: dict[str, int]
+    packing: dict[str, Packing]
+    room: int
+    sb3: int
+    sb3_sparing: int | None
+    add_seconds: float | None = None
+    env_seconds: float | None = None
 
     @property
-    def layout(self) -> Layout:
-        """The layout of the training's store."""
-        return _layout(self.trial)
+    def fits(self) -> bool:
+        """Whether the disk has room for it, and a tenth to spare."""
+        return self.disk <= _LITTLE * self.room
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it, as JSON has it."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"fits": self.fits}
 
 
-def plan(
-    asked: Asked,
+def plan_environment(
+    env: Any,
     place: str | os.PathLike[str] = ".",
     *,
-    training_steps: int | None = None,
-    tick: Callable[[float], object] | None = None,
+    capacity: int = 1_000_000,
+    steps: int | None = None,
+    frame_stack: int | None = None,
+    seconds: float = 60.0,
+    seed: int = 0,
+    tick: Callable[[int], object] | None = None,
 ) -> Plan:
-    """Forecast what a store will take, from a trial on the disk that it will be on.
+    """Forecast what a store of an environment's steps will take; an InputError where too few could be played to see that.
+
+    Plays the environment at random, through temporary stores on the disk that the store will be on. They are removed, also where
+    the trial ends with an exception.
 
     Parameters
     ----------
-    asked : Asked
-        The environment, or a shape; capacity, number of environments, stack; how long the trial takes.
+    env : gymnasium.Env or gymnasium.vector.VectorEnv
     place : path-like
-        Where the store will be. It need not be there yet; its nearest directory above that is there tells the disk.
-    training_steps : int, optional
-        Of the whole training, of all environments together; as many as the capacity, else.
-    tick : callable
-        ``tick(seconds)`` is called now and then, for a progress bar.
-
-    Raises
-    ------
-    InputError
-        The environment cannot be made, or fails; or an argument does not fit.
-    OSError
-        The disk cannot be written to.
+        Where the store will be; the nearest directory above that is there tells the disk.
+    capacity, frame_stack
+        As of `ReplayBuffer`.
+    steps : int, optional
+        Of the whole training, of all environments together; as many as the capacity, by default.
+    seconds, seed
+        How long to play; and what. ``tick(n)`` is called after every `n` steps.
     """
-    training_steps = integer_or_none("training_steps", training_steps)
-    steps = training_steps if training_steps is not None else asked.capacity
-    if steps is None or steps < 1:
-        raise InputError("a plan needs a capacity, or how many steps the whole training has: at least 1")
-    if not asked.seconds > 0:
-        raise InputError(f"seconds must be above 0, found {asked.seconds!r}")
-    directory = _nearest(local_path(place))
-    why = map_limit.problem(2 * asked.n_envs * _COLUMNS)
-    if why is not None:
-        raise InputError(f"{asked.n_envs:,} environments do not fit: whatever else is chosen, {why} fewer environments")
-    return _planned(run_trial(asked, directory, tick), asked, directory, steps)
+    capacity, steps = integer("capacity", capacity), integer_or_none("steps", steps)
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise InputError(f"seconds must be above 0, found {seconds!r}", option="seconds")
+    place = local_path(place)
+    place = place.parent if (place / "zarr.json").exists() else place  # beside a store, not in it
+    directory = next(path for path in (place, *place.parents) if path.is_dir())
+    if not os.access(directory, os.W_OK):
+        raise InputError(f"{directory} cannot be written to; give a directory on the disk that the store will be on")
+    with tempfile.TemporaryDirectory(prefix=".diskbuffer-plan-", dir=directory, ignore_cleanup_errors=True) as temporary:
+        real, trial, options = Path(temporary) / "real", Path(temporary) / "trial", {"env": env, "frame_stack": frame_stack}
+        room, n, adding, stepping = shutil.disk_usage(directory).free, 0, 0.0, 0.0
+        # One store as it will be, of which the first rows tell; one of small segments, which are complete and recompressed soon
+        with (
+            ReplayBuffer(real, capacity, **options) as first,
+            ReplayBuffer(trial, segment_rows=_SEGMENT_ROWS, **options) as buffer,
+        ):
+            info = Reader(real).info
+            row_bytes = info.n_envs * sum(column.row_bytes for column in info.columns.values())
+            until = time.perf_counter() + seconds
+            for step, took in play(env, seed):
+                begun = time.perf_counter()
+                buffer.add(**step)
+                n, adding, stepping = n + 1, adding + time.perf_counter() - begun, stepping + took
+                if n <= info.segment_rows * 3 // 8:
+                    first.add(**step)
+                if tick is not None:
+                    tick(info.n_envs)
+                if time.perf_counter() > until or n * row_bytes > min(_MOST_BYTES, room / 4):
+                    break
+            first.flush(recompress=True)
+            buffer.flush(recompress=True)
+            loose, usage, compression = Reader(real).usage(), Reader(trial).usage(), buffer.stats()["compression"]
+            tried = len(buffer)
+    packing = {}
+    for path in info.chunk_rows:
+        ratio = compression.get(path, {}).get("ratio")
+        if ratio is None:
+            raise InputError(f"seconds={seconds:g} are too few to see how steps compress; give more", option="seconds")
+        live = _data_bytes(info, loose, path) / (loose.rows * info.columns[path].row_bytes)
+        packing[path] = Packing(ratio, min(1.0, max(ratio, live)))
+    found = _forecast(info, loose, packing, usage.rows / tried, steps or capacity, room)
+    return dataclasses.replace(found, tried=tried, add_seconds=adding / n, env_seconds=stepping / n)
 
 
-def _planned(trial: Trial, asked: Asked, directory: Path, steps: int) -> Plan:
-    layout = _layout(trial)
-    measured = {path: Compressed(found.live, found.sealed) for path, found in trial.packed.items()}
-    seconds = steps * (trial.stepping + trial.adding)
-    figures = figures_of(layout, trial, measured, steps, seconds)
-    typical = {}
-    if asked.environment is None and layout.packed and asked.dtype == "uint8":
-        for name, ratio in TYPICAL.items():
-            guessed = dict.fromkeys(layout.packed, Compressed(min(1.0, ratio * _LIVE_TO_SEALED), ratio))
-            typical[name] = figures_of(layout, trial, guessed, steps, seconds).disk
-    capacity = steps if layout.capacity is None else min(steps, layout.capacity)
-    others = peers.peers_of(layout.schema.columns, capacity, layout.n_envs, layout.frame_stack)
-    free, ram = shutil.disk_usage(directory).free, available_bytes()
+def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, steps: int | None = None) -> Plan:
+    """Forecast what a store will take once it has had more steps, or with another capacity, from what its steps take now.
+
+    By default it keeps its capacity, and has had as many steps, or as it has now where it has no capacity. Raises what
+    `diskbuffer.plugin.Reader` and its `usage` do, and an InputError where there are no steps.
+    """
+    path, capacity, steps = local_path(path), integer_or_none("capacity", capacity), integer_or_none("steps", steps)
+    reader = Reader(path)
+    stored, usage, there = reader.info, reader.usage(), int(reader.counts()[0].sum())
+    if there == 0:
+        raise InputError(f"{path} has no steps yet, whose size would tell")
+    capacity = capacity or stored.capacity
+    steps = steps or capacity or there
+    with tempfile.TemporaryDirectory() as temporary:  # an empty one has what does not grow
+        ReplayBuffer(Path(temporary) / "store", **stored.options() | {"capacity": capacity or steps}).close()
+        empty = Reader(Path(temporary) / "store")
+        info, fixed = empty.info, empty.usage()
+    packing, sealed = {}, usage.sealed * stored.segment_rows
+    for name in stored.chunk_rows:
+        rows, live = _data_bytes(stored, usage, name) / stored.columns[name].row_bytes, max(0, usage.rows - sealed)
+        ratio = rows / (sealed + _LOOSELY * live)
+        if _LOOSELY * ratio > 1:  # they are written as they are
+            ratio = max(0.0, rows - live) / sealed if sealed else min(1.0, rows / live)
+        packing[name] = Packing(ratio, min(1.0, _LOOSELY * ratio))
+    found = _forecast(info, fixed, packing, usage.rows / there, steps, shutil.disk_usage(path).free + usage.disk_bytes)
+    files = info.n_envs * math.ceil(found.kept * usage.rows / there / info.n_envs / info.segment_rows)
+    later = {name: files * info.segment_rows * stored.columns[name].row_bytes for name in stored.derived}  # for all steps
+    disk = found.disk + sum(later.values())
+    return dataclasses.replace(found, tried=there, disk=disk, columns=found.columns | later)
+
+
+def _forecast(
+    info: StoreInfo, fixed: StoreUsage, packing: Mapping[str, Packing], rows_a_step: float, steps: int, room: int
+) -> Plan:
+    """Forecast what so many steps take: an old segment goes once all of it is older than the capacity, so half of one is more."""
+    size, kept = info.segment_rows, min(steps, info.capacity or steps)
+    each = kept * rows_a_step / info.n_envs
+    complete, unfinished = divmod(each, size) if kept == steps else (each / size, size / 2)
+    open_files = 1.5 if kept < steps else (unfinished > 0) + (unfinished >= size / 2)  # the next one is made ahead
+    columns = {}
+    for path, column in info.columns.items():
+        if path in packing:
+            sealed, live = (column.row_bytes * ratio for ratio in (packing[path].sealed, packing[path].live))
+            taken = complete * (size * sealed + _extra(info, path)) + unfinished * live + open_files * _extra(info, path)
+        else:
+            taken = (complete + open_files) * math.ceil(size * column.row_bytes / _BLOCK) * _BLOCK
+        columns[path] = round(info.n_envs * taken)
     return Plan(
-        place=str(directory),
-        training_steps=steps,
-        figures=figures,
-        typical=typical,
-        seconds=seconds,
-        trial=trial,
-        peers=others,
-        disk_free=free,
-        ram_free=ram,
-        problems=_problems(layout, figures, typical, free, ram),
-        notes=_notes(layout, trial, asked, figures, ram),
+        steps=steps,
+        kept=kept,
+        n_envs=info.n_envs,
+        frame_stack=info.frame_stack,
+        tried=0,
+        disk=sum(columns.values()) + fixed.tail + fixed.table + fixed.rest,
+        columns=columns,
+        packing=dict(packing),
+        room=room,
+        sb3=_sb3_bytes(info, kept, 2),
+        sb3_sparing=_sb3_bytes(info, kept, 1) if "obs" in info.columns else None,  # its buffer of dicts has no such option
     )
 
 
-def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], steps: int, seconds: float) -> Figures:
-    """Compute what a store takes after so many steps, and seconds, if its columns compress so."""
-    rows_a_step = trial.rows / max(1, trial.steps)
-    kept, most = (Kept.after(layout, steps, rows_a_step, most=m) for m in (False, True))
-    columns = footprint.disk_bytes(layout, kept, packed)
-    # At most: two segments of each stream that wait to be sealed are as they were written
-    waiting = sum(
-        2
-        * layout.n_envs
-        * layout.segment_rows
-        * layout.schema[path].row_bytes
-        * max(0.0, packed[path].live - packed[path].sealed)
-        for path in layout.packed
-    )
-    ram = None
-    if trial.ram is not None:
-        episodes = kept.rows * max(0, trial.rows - trial.steps) / max(1, trial.rows)
-        small = dataclasses.replace(layout, streams=trial.envs, segment_rows=min(layout.segment_rows, 256))
-        tried = Kept.after(dataclasses.replace(small, capacity=None), trial.steps, rows_a_step)
-        grown = footprint.ram_bytes(layout, kept, episodes) - footprint.ram_bytes(small, tried, trial.episodes)
-        ram = round(max(trial.ram + grown, footprint.ram_bytes(layout, kept, episodes)))
-    unfinished = 0.0  # bytes of the segments that are written to
-    for path, column in layout.schema.recorded.columns.items():
-        share = packed[path].live if path in layout.chunks_of else 1.0
-        unfinished += layout.n_envs * layout.segment_rows * column.row_bytes * share
-    return Figures(
-        disk=round(sum(columns.values())),
-        disk_most=round(sum(footprint.disk_bytes(layout, most, packed).values()) + waiting),
-        columns={path: round(taken) for path, taken in columns.items() if path},
-        ram=ram,
-        page_cache=round(footprint.tail_bytes(layout) + unfinished),
-        written=round(footprint.written_bytes(layout, kept, packed, seconds)),
-    )
+def _extra(info: StoreInfo, path: str) -> float:
+    """Return the bytes of a segment's file beside its chunks: the index, and a half-filled block, on average."""
+    return info.segment_rows / info.chunk_rows[path] * _ENTRY_BYTES + _BLOCK / 2
 
 
-def _layout(trial: Trial) -> Layout:
-    return Layout.from_group({"attributes": {ATTRIBUTE: trial.layout}}, "the plan")[0]
+def _data_bytes(info: StoreInfo, usage: StoreUsage, path: str) -> float:
+    """Return the bytes on the disk of a compressed column's chunks."""
+    return max(0.0, usage.columns[path] - usage.segments * _extra(info, path))
 
 
-def _nearest(place: Path) -> Path:
-    """Return the nearest directory of a path, above it or itself, that is there."""
-    found = next((path for path in (place, *place.parents) if path.is_dir()), None)
-    if found is None or not os.access(found, os.W_OK):
-        raise InputError(f"{found or place} cannot be written to; give a directory on the disk that the store will be on")
-    return found
-
-
-def _problems(layout: Layout, figures: Figures, typical: Mapping[str, int], free: int, ram: int | None) -> list[str]:
-    found, why = list[str](), map_limit.problem(map_limit.files_of(layout))
-    if why is not None:
-        found.append(f"{why} larger segments (segment_rows=), a smaller capacity, or fewer environments")
-    if figures.disk_most > _LITTLE * free:
-        found.append(
-            f"the disk has {human_size(free)} left, and the store takes up to {human_size(figures.disk_most)}"
-            + (" if its frames do not compress" if typical else "")
-            + ": give a smaller capacity, or a path on another disk"
-        )
-    if ram is not None and figures.ram is not None and figures.ram > _LITTLE * ram:
-        found.append(
-            f"{human_size(ram)} of memory are available, and the buffer takes {human_size(figures.ram)}, the learner apart: a "
-            "smaller capacity, larger segments (segment_rows=) or smaller batches take less"
-        )
-    return found
-
-
-def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: int | None) -> list[str]:
-    notes = []
-    if asked.environment is not None and layout.packed:
-        notes.append(
-            "The environment was played at random. Frames of later play may compress better or worse: those of this trial took "
-            + ", ".join(f"{100 * p.best:.1f} to {100 * p.worst:.1f} % of their size ({path})" for path, p in trial.packed.items())
-        )
-    if asked.environment is None and layout.packed:
-        notes.append(
-            "Without an environment nothing is known of how its data compress. What is shown is the worst: random numbers, which "
-            "take their full size. Give --env to measure it"
-        )
-    if not layout.packed:
-        notes.append("Rows of these columns are too small to be worth compressing: they take the size that they have")
-    if trial.episodes == 0 and asked.environment is not None:
-        notes.append("No episode ended in the trial. Each adds one row, for its last observation: many short ones take more disk")
-    if trial.envs < layout.n_envs:
-        notes.append(f"{trial.envs} of the {layout.n_envs:,} environments were tried. Memory is reckoned from what these took")
-    if trial.limited:
-        notes.append("The trial stopped early, so as not to take more of the disk: a quarter of what is left, or 8 GB")
-    if trial.segments < 2 * trial.envs and layout.packed:
-        notes.append("The trial was too short to see sealed segments. Give it more --seconds")
-    if ram is not None and figures.disk > _LITTLE * ram:
-        notes.append(
-            f"The store is larger than the {human_size(ram)} of memory that are available for it: part of a batch is then read "
-            "from the disk, and sampling is slower than shown"
-        )
-    return notes
+def _sb3_bytes(info: StoreInfo, steps: int, observations: int) -> int:
+    """Return what Stable-Baselines3's buffer allocates, which keeps one or two observations a step."""
+    step = 3 * 4  # reward, done, timeout: float32; so are actions of float64
+    for path, column in info.columns.items():
+        if is_observation(path):
+            step += observations * info.frame_stack * column.row_bytes
+        elif path.split("/")[0] == "action":
+            step += column.row_bytes // (2 if column.np_dtype == np.float64 else 1)
+    return max(steps // info.n_envs, 1) * info.n_envs * step

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.inspect.plan import plan
-from diskbuffer.inspect.trial import Asked
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system import map_limit
 
@@ -80,13 +78,6 @@ def test_more_writers_than_descriptors_are_refused(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_plan_refuses_more_environments_than_can_be_mapped(tmp_path: Path, limit: Callable[[], None]) -> None:
-    limit()
-    asked = Asked(shape=(4,), dtype="float32", capacity=100_000, n_envs=1000, seconds=0.1)
-    with pytest.raises(db.InputError, match=r"1,000 environments do not fit.*14,000 files that are mapped"):
-        plan(asked, tmp_path, training_steps=1000)
-
-
 def test_the_forecast_is_what_is_mapped(tmp_path: Path) -> None:
     """Of a ring that has wrapped, whose every segment was read."""
     with db.ReplayBuffer(tmp_path / "store", 3200, columns=_COLUMNS, segment_rows=32) as buffer:
@@ -97,10 +88,3 @@ def test_the_forecast_is_what_is_mapped(tmp_path: Path) -> None:
             pass
         mapped = sum(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines())
         assert 0.9 < mapped / map_limit.files_of(buffer._store.layout) < 1.05
-
-
-@pytest.mark.nightly
-def test_a_plan_tells_that_its_segments_cannot_be_mapped(tmp_path: Path, limit: Callable[[], None]) -> None:
-    limit()
-    found = plan(Asked(shape=(4,), dtype="float32", capacity=1_000_000, n_envs=100, seconds=1.0), tmp_path)
-    assert any("files that are mapped" in problem for problem in found.problems)
