@@ -847,8 +847,8 @@ class ReplayBuffer:
             The store was moved, removed or replaced since it was opened.
         """
         self._access.check_open()
-        self._access.check_in_place()
         root = directory_of(self._place, "stores are not checked")
+        self._access.check_in_place()
         report = check(root, progress=progress)
         self._access.check_in_place()
         return report

@@ -76,7 +76,7 @@ def test_a_batch_that_fails_while_it_is_copied_is_the_next_one(buffer: db.Replay
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("diskbuffer.reading.batch_reader.as_batch", fail)
+        patch.setattr("diskbuffer.reading.batches.single_steps.as_batch", fail)
         with pytest.raises(MemoryError):
             buffer.sample(8, sampler)
     state = sampler.state_dict()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from diskbuffer.adapters.tianshou.columns import (
     written_as,
 )
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.plugin import KEPT, SharedStore, is_observation, put, value_at
+from diskbuffer.plugin import KEPT, SharedStore, is_observation, put, unescape_key, value_at
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -67,7 +66,7 @@ class Stored(SharedStore):
         self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
         self._is_plain = False  # the last step, so that `add_plainly` may do
         self._wanted, self._known = tuple[str, ...](), set[str]()
-        self._read = tuple[tuple[str, str, tuple[str, ...]], ...]()  # with what came after: path, key, and where below it
+        self._read = tuple[tuple[str, str, tuple[str, ...]], ...]()  # with what came after
         self.open_to_read()
 
     def accept(self, opened: ReplayBuffer) -> None:
@@ -263,7 +262,7 @@ class Stored(SharedStore):
             left_out = (*OURS, *KEPT, *(column for key, column in TOP.items() if key in known))
             self._wanted = tuple(path for path in delivered if path not in left_out)
             read = (*self._wanted, *(f"next_{path}" for path in self._wanted if is_observation(path)))
-            self._read = tuple((path, *_place_of(path)) for path in read)
+            self._read = tuple(map(_place_of, read))
         if self.n_envs == 1:
             ages, envs = (int(self.next[0]) - 1 - places) % self.size, np.zeros(len(places), np.int64)
         else:
@@ -271,11 +270,11 @@ class Stored(SharedStore):
         batch = opened.at(ages=ages, envs=envs, columns=self._wanted, numpy=True)
         keys: dict[str, Any] = {}
         dicts: dict[str, dict[tuple[str, ...], Any]] = {}
-        for path, key, where in self._read:
+        for name, key, where in self._read:
             if where:
-                dicts.setdefault(key, {})[where] = value_at(batch, path)
+                dicts.setdefault(key, {})[where] = value_at(batch, name)
             else:
-                keys[key] = batch[path]
+                keys[key] = batch[name]
         for key, values in dicts.items():
             keys[key] = put_together(values)
         return keys
@@ -326,10 +325,14 @@ def _begun(stacks: Array, since: Int64) -> Array:
     return found
 
 
-@cache
-def _place_of(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return which key an array is of, and where below it, by its column's path, ``next_`` before that of what came after."""
-    return {"obs": "obs", "next_obs": "obs_next"}.get(name.split("/")[0]) or key_of(name), nested(name)
+def _place_of(path: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return where an array is in a batch, of which key it is, and where below that.
+
+    By its column's path, ``next_`` before that of what came after. An array that is in no dict is found by its own key.
+    """
+    where = nested(path)
+    key = {"obs": "obs", "next_obs": "obs_next"}.get(path.split("/")[0]) or key_of(path)
+    return path if where else unescape_key(path), key, where
 
 
 def _arguments(rows: Mapping[str, Array]) -> dict[str, Any]:
