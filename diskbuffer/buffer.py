@@ -106,7 +106,7 @@ class ReplayBuffer:
     writer : str, optional
         One of several writers, by a name of its own: letters, digits, "." "_" and "-". `path` is then a directory for all of
         them, and this one's store is below it. With ``mode="r"`` and without `writer`, all are read as one: uniformly over the
-        steps of all, under names that stay. Columns that are written then (`write`, `map`, `tag`, priorities) are files beside
+        steps of all, under names that stay. Columns that are written then (`write`, `map`, tags, priorities) are files beside
         the stores, which one process at a time may write. `capacity` is that of all writers together.
     limiter : SampleToInsertRatio, optional
         Have `add` and `extend` wait where too little was sampled for what was added, and `sample`, `draw` and loaders where too

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import typing
 
-from diskbuffer.endings import CUT_OFF, FLAGGED, RUNNING
+from diskbuffer.endings import CUT_OFF, RUNNING
 from diskbuffer.environment import describe as describe_spaces
 from diskbuffer.environment import is_sane
 from diskbuffer.environment import numbers as as_numbers
@@ -25,7 +25,6 @@ from diskbuffer.runtime.packages import require
 from diskbuffer.runtime.progress import bar as progress_bar
 from diskbuffer.schema import (
     BUILT_IN,
-    CHECKSUM,
     FLAGS,
     KEPT,
     RESERVED_NAMES,
@@ -54,9 +53,7 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "BUILT_IN",
-    "CHECKSUM",
     "CUT_OFF",
-    "FLAGGED",
     "FLAGS",
     "KEPT",
     "RESERVED_NAMES",

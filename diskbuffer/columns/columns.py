@@ -109,7 +109,7 @@ class Columns(Mapping[str, Column]):
             return self._derived.write(name, steps, values)
 
     def remove(self, name: str) -> None:
-        """Remove a column that was written later, by `write`, `map`, `tag`, a sampler or an adapter, and give its space back.
+        """Remove a column that was written later, by `write`, `map`, `set_tag`, a sampler or an adapter, and give its space back.
 
         For good: once this returned, neither a kill nor a power loss brings it back, and a new column of that name has zeros;
         a kill on the way leaves it whole or gone. Snapshots and marks that were made before keep it. Without the column ``tag``

@@ -18,7 +18,6 @@ from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.formats.rows import MAPPED
 from diskbuffer.plugin import (
-    CHECKSUM,
     KEPT,
     RUNNING,
     TAG,
@@ -120,7 +119,7 @@ class StoreSource:
         numbers = np.stack([table.stream, table.start, table.length], axis=1).tolist()
         columns = {path: str(column) for path, column in self._columns.items()}
         about = [info.environment, info.metadata, info.n_envs, info.frame_stack, info.padding, info.tags]
-        told = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest(CHECKSUM, final=True)]
+        told = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest("row_checksum", final=True)]
         self._derived = self._digests()
         return hashlib.sha256(json.dumps([*told, self._derived]).encode()).hexdigest()
 

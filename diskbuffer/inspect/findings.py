@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column
-from diskbuffer.plugin import CUT_OFF, FLAGGED, TAG, counted, is_observation
+from diskbuffer.plugin import CUT_OFF, RUNNING, TAG, counted, is_observation
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -163,7 +163,7 @@ class Findings:
         cut = int((endings == CUT_OFF).sum())
         if cut:
             self._tell(CUT_OFF, "", cut, len(endings), f"{_share(cut, len(endings), 'episode')} {_have(cut)} no end: {CUT_OFF}")
-        over = int(np.isin(endings, FLAGGED).sum())
+        over = int(np.isin(endings, (CUT_OFF, RUNNING), invert=True).sum())
         if not over and steps >= 1000:
             self._tell("no endings", "", 0, steps, "no episode has terminated or been truncated (is the end given to add()?)")
         for path, seen in self._seen.items():
