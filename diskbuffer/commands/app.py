@@ -49,7 +49,6 @@ COMMANDS = {
     "marks": ("diskbuffer.commands.marks:marks", "List a store's marks, or remove one."),
 }
 GROUP = "diskbuffer.commands"  # of entry points, each a function of another package: "package.module:function"
-_SIMPLE = ("info", "check", "marks")
 
 
 def build(*, others: bool = True) -> App:
@@ -85,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with for_command_line():
-            found = _simple(given)() if _is_simple(given) else _parsed(given)
+            found = _parsed(given)
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0
@@ -106,19 +105,6 @@ def _parsed(given: Sequence[str]) -> Any:
         )
     except CycloptsError:
         return FAILED
-
-
-def _is_simple(given: Sequence[str]) -> bool:
-    """Tell whether nothing but the path of a store is given, and perhaps --json, to a command that takes these.
-
-    Then nothing need be parsed, and importing the parser takes a sixth of the time of `info` on a million steps.
-    """
-    return len(given) > 1 and given[0] in _SIMPLE and not given[1].startswith("-") and given[2:] in ([], ["--json"])
-
-
-def _simple(given: Sequence[str]) -> Callable[[], Any]:
-    command = _function(given[0])
-    return lambda: command(given[1], json=len(given) > 2)
 
 
 def _function(command: str) -> Callable[..., Any]:

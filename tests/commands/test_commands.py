@@ -332,20 +332,6 @@ def test_a_store_that_is_being_written(
 # Single commands
 
 
-@pytest.mark.parametrize("command", app._SIMPLE)
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_what_needs_no_parser_does_the_same_without(
-    command: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(tmp_path / "store", PIXELS)
-    line = [command, str(tmp_path / "store"), *options]
-    assert app._is_simple(line)
-    told = Told(capsys, *line)
-    assert (told.code, told.out) == (app._parsed(line), capsys.readouterr().out)
-    assert not app._is_simple([command, *options])
-    assert not app._is_simple([*line, "--help"])
-
-
 ESCAPES = "\x1b[31m\x9b5m\u202e\x07"
 
 
@@ -546,15 +532,11 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_the_extra_what_looks_after_a_store_still_works(
+def test_without_the_extra_it_is_told_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path / "store", PIXELS)
-    monkeypatch.setattr("diskbuffer.cli._NEEDED", ("a_package_that_is_not_there",))
-    assert Told(capsys, "check", tmp_path / "store", "--quiet").code == 0
-    assert Told(capsys, "marks", tmp_path / "store").code == 0
-    with pytest.raises(SystemExit):
-        main(["info", str(tmp_path / "store")])
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert 'pip install "diskbuffer[cli]"' in capsys.readouterr().out
+    monkeypatch.setattr("diskbuffer.cli._NEEDED", ("a_package_that_is_not_there", "numpy"))
+    assert main(["check", str(tmp_path / "store")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert 'the commands need a_package_that_is_not_there: pip install "diskbuffer[cli]"' in told.err
