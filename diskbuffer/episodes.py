@@ -29,8 +29,9 @@ class Episode(EpisodeFields):
     """One episode: its stream, the first step that is there, how many steps are there, how it ended, its tag, and its id.
 
     A tuple of these six. Its id is that of the step that it began with, evicted or not, and never changes. What else it has is
-    read when it is asked for, and needs pillow, or PyAV for MP4, where it is drawn; a notebook shows it as a table and a film
-    strip. Once its buffer evicts some of it, that raises an InputError. A pickled or copied episode is the tuple alone.
+    read when it is asked for. What is drawn needs pillow, Matplotlib for plots, or PyAV for MP4; a notebook shows an episode as a
+    table and a film strip. Once its buffer evicts some of it, that raises an InputError. A pickled or copied episode is the tuple
+    alone.
     """
 
     _reader: EpisodeReader | None = None

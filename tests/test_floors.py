@@ -86,6 +86,7 @@ TOUCHES_FILES = {
     "inspect.page.picture": "a PNG in memory",
     "inspect.page.static_files": "the page's own files, which come with the package",
     "shown": "files that a user asks for",
+    "inspect.pictures.curves": "pictures in memory",
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
     "gathering.columns": "a lock of its own, by its descriptor",

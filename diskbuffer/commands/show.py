@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, console, number, plain, show_json, told_of_damage
+from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, console, number, plain, show_json, told_of_damage
 from diskbuffer.commands.output import show as shown
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
@@ -36,7 +37,7 @@ def show(
 ) -> int:
     """Show an episode: frames, rewards, actions. Without an id, the newest one that is over, and the returns of all.
 
-    In the terminal frames are made of half blocks; --out writes a picture or a movie.
+    The terminal has lines of bars; --out writes a picture or a movie.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def show(
     column
         Which column has the frames, where there are several.
     frames
-        How many to show, evenly spread; 12 in a PNG.
+        How many frames of the file, evenly spread; 12 of a PNG.
     steps
         Only these steps of the episode, as FROM:TO: 100:200, 100: or :200.
     fps
@@ -84,7 +85,7 @@ def show(
         series, damaged = found.series()
         show_json(found.row | {"columns": {name: values[part.start : part.stop].tolist() for name, values in series.items()}})
     else:
-        damaged = _in_terminal(found, picture, part, frames, every=episode is None)
+        damaged = _in_terminal(found, picture, part, every=episode is None)
     return _code(reader, damaged)
 
 
@@ -180,37 +181,26 @@ def _title(found: Footage) -> str:
 # The terminal
 
 
-def _in_terminal(found: Footage, picture: str | None, part: range, frames: int | None, *, every: bool) -> bool:
+def _in_terminal(found: Footage, picture: str | None, part: range, *, every: bool) -> bool:
     """Show an episode in the terminal; return whether something of it is damaged."""
     from rich.text import Text
-
-    from diskbuffer.commands.terminal_pictures import Strip, frames_across
 
     width = console().width
     shown(Text(plain(_title(found)), style="bold"))
     series, damaged = found.series()
-    if picture is not None and console().is_terminal and console().color_system is not None:
-        places = np.array(part)[spread(len(part), frames or frames_across(width))].tolist()
-        images, bad = found.frames(picture, places)
-        for at in range(0, len(places), frames_across(width)):
-            some = slice(at, at + frames_across(width))
-            shown(Strip(images[some], width), "steps " + ", ".join(map(str, places[some])))
-        damaged = damaged or bool(bad)
     _series({name: values[part.start : part.stop] for name, values in series.items()}, width)
     if every:
         over, ended = returns_over_time(found.reader.episodes())
         if len(ended):
             returns = over["return of episodes"]
             _series({"returns of all episodes that are over": returns}, width)
-    if picture is not None and not console().is_terminal:
+    if picture is not None:
         shown("", f"--out FILE.png, FILE.gif or FILE.mp4 writes the frames of {picture!r}")
     return damaged
 
 
 def _series(series: dict[str, Any], width: int) -> None:
     from rich.text import Text
-
-    from diskbuffer.commands.terminal_pictures import bars, shares
 
     for name, values in series.items():
         if not len(values):
@@ -228,3 +218,27 @@ def _series(series: dict[str, Any], width: int) -> None:
             shown("", Text(plain(f"{label}, {ends}")), Text(bars(line, width)))
         if lines.shape[1] > 4:
             shown(f"and {lines.shape[1] - 4:,} more numbers of it")
+
+
+def bars(values: npt.NDArray[Any], width: int) -> str:
+    """Return numbers as a line of bars; of those that share a character, the one farthest from the mean is shown."""
+    numbers = np.asarray(values, np.float64)
+    finite = np.isfinite(numbers)
+    if not finite.any():
+        return " " * min(width, len(numbers))
+    low, high, mean = numbers[finite].min(), numbers[finite].max(), numbers[finite].mean()
+    found = []
+    for part in np.array_split(np.where(finite, numbers, mean), min(width, len(numbers))):
+        value = part[np.argmax(np.abs(part - mean))]
+        found.append(EIGHTHS[1 + round((value - low) / (high - low) * 7)] if high > low else EIGHTHS[4])
+    return "".join(found)
+
+
+def shares(values: npt.NDArray[Any], most: int = 18) -> str | None:
+    """Return how often each of a few whole numbers comes, None where they are many, or no whole numbers."""
+    if values.ndim != 1 or values.dtype.kind not in "bui":
+        return None
+    found, counts = np.unique(values, return_counts=True)
+    if len(found) > most:
+        return None
+    return "  ".join(f"{one}: {n / len(values):.0%}" for one, n in zip(found.tolist(), counts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Pictures, as bytes: frames, film strips, movies and plots of arrays. Knows no store; pillow does the drawing."""
+"""Pictures, as bytes: frames, film strips, movies and plots of arrays. Knows no store; pillow and Matplotlib do the drawing."""
 
 from diskbuffer.inspect.pictures.curves import curves
 from diskbuffer.inspect.pictures.film_strip import film_strip, spread

@@ -15,7 +15,7 @@ from diskbuffer.plugin import require
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
-INK, MUTED, GRID, PAPER = (33, 37, 41), (108, 117, 125), (225, 229, 233), (255, 255, 255)  # of everything that is drawn here
+INK, MUTED, PAPER = (33, 37, 41), (108, 117, 125), (255, 255, 255)  # of everything that is drawn here
 _LARGEST = 2**14  # pixels each way, of pictures that are made
 
 
