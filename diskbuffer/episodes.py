@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -22,7 +22,6 @@ from diskbuffer.shown import Picture, Video
 
 if TYPE_CHECKING:
     import pandas
-    import xarray
 
 
 class Episode(EpisodeFields):
@@ -351,35 +350,6 @@ class Episodes:
             found = tables.of_steps(self._source, self._table, columns)
         else:
             found = tables.of_episodes(self._source, self._table, returns)
-        return found
-
-    def to_xarray(self, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
-        """Return their steps as a data set of xarray that reads what is indexed, and nothing else.
-
-        Its first dimension is ``step``, whose index has the ids of the steps: ``.sel(step=buffer.episodes[3].steps)``. There is
-        a variable for each column, by path, and ``next_obs`` beside ``obs``; the coordinates ``episode``, ``stream``, ``t`` (the
-        step's number in its episode), ``ending`` and ``tag`` tell of each step what they tell of its episode. A column that has
-        one of these names gets an underscore after it.
-
-        Parameters
-        ----------
-        dims : mapping of str to sequence of str, optional
-            What the axes of a column are called: ``{"obs/joints": ("arm", "joint")}``. By default those of pictures are "height",
-            "width" and "channel", with the column's path before it where sizes differ; "frame" where the buffer stacks; and those
-            of others the path and a number.
-
-        Raises
-        ------
-        InputError
-            `dims` does not fit. Later, where something is read: a step was evicted since.
-        MissingPackageError
-            xarray is not installed.
-
-        Notes
-        -----
-        Takes 8 bytes of memory a step, for the index. What was evicted is no longer there: make another data set then.
-        """
-        found: xarray.Dataset = notebook("xarray_dataset").of_steps(self._source, self._table, dims or {})
         return found
 
     def _repr_html_(self) -> str:

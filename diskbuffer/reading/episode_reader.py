@@ -67,15 +67,13 @@ class EpisodeReader:
         """Count the steps of its episode before each step, evicted ones, too; -1 where it was evicted itself."""
         return self._reader.elapsed(steps)
 
-    def steps(self, path: str, steps: Int64, *, following: bool = False) -> npt.NDArray[Any]:
+    def steps(self, path: str, steps: Int64) -> npt.NDArray[Any]:
         """Return a column of given steps as batches have it, (n, ...): observations are stacks.
 
         Parameters
         ----------
         path : str
         steps : (n,) int64
-        following : bool
-            Whether it is the observation after each step that is wanted.
 
         Raises
         ------
@@ -83,13 +81,8 @@ class EpisodeReader:
             A step was evicted, or there is no such column.
         """
         reader = self._reader
-        named, stack = reader.draw_named(steps), reader.frame_stack if is_observation(path) else 1
-
-        def draw(index: Index) -> Draw:
-            drawn = named(index)
-            return drawn._replace(positions=drawn.positions + 1) if following else drawn
-
-        rows = reader.rows(path, draw, before=stack - 1, rows=stack)
+        stack = reader.frame_stack if is_observation(path) else 1
+        rows = reader.rows(path, reader.draw_named(steps), before=stack - 1, rows=stack)
         return rows[:, 0] if stack == 1 else rows
 
     def episode(self, path: str, episode: EpisodeFields, which: Int64 | None = None) -> npt.NDArray[Any]:

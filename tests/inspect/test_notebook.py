@@ -19,9 +19,6 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import xarray as xr
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 import diskbuffer as db
@@ -30,7 +27,6 @@ from diskbuffer.native.gather import COUNT
 from diskbuffer.nested import flatten
 from soak.experience import Experience, Feeder
 from soak.specimens import contents
-from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -309,15 +305,12 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
             assert np.isnan(episode.returns)
         assert "evicted" in checked(before._repr_html_()).text
         assert np.isnan(before.to_pandas()["returns"]).any()
-        data = before.to_xarray()
-        with pytest.raises(db.InputError, match="evicted"):
-            data["obs"][0].load()
         with pytest.raises(db.InputError, match="evicted"):
             before.to_pandas(steps=True)
-        last, data, all_of = buffer.episodes[-1], buffer.episodes.to_xarray(), buffer.episodes
+        last, all_of = buffer.episodes[-1], buffer.episodes
     assert buffer._repr_html_() is None
     assert "closed" in checked(last._repr_html_()).text
-    for closed in (last.frames, last.plot, lambda: data["obs"][0].load(), all_of.to_pandas, all_of.to_xarray):
+    for closed in (last.frames, last.plot, all_of.to_pandas):
         with pytest.raises(db.errors.ClosedError):
             closed()
 
@@ -358,7 +351,6 @@ def test_looking_changes_no_byte(tmp_path: Path) -> None:
                 checked(shown._repr_html_())
             reader.episodes[0].video()
             reader.episodes.to_pandas(steps=True)
-            reader.episodes.to_xarray().load()
         assert contents(tmp_path / "store") == before
 
 
@@ -427,156 +419,8 @@ def test_pictures_are_not_put_in_tables(tmp_path: Path) -> None:
     columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         fill(buffer, np.random.default_rng(0), 2)
-        with pytest.raises(db.InputError, match=r"7,056 numbers a step.*to_xarray"):
+        with pytest.raises(db.InputError, match=r"7,056 numbers a step.*buffer\.at"):
             buffer.episodes.to_pandas(steps=True, columns=["obs"])
-
-
-# xarray
-
-
-def test_a_data_set_has_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
-    data, names, episodes = buffer.episodes.to_xarray(), buffer.steps(), buffer.episodes
-    batch = batch_of(buffer.at(names))
-    named = {f"{path}_" if path == "t" else path: values for path, values in batch.items() if path not in ("steps", "tag")}
-    assert set(data) == set(named)
-    for name, values in named.items():
-        assert data[name].dtype == values.dtype
-        np.testing.assert_array_equal(data[name].values, values)
-    assert data["step"].values.tolist() == names.tolist()
-    assert data["t"].values.tolist() == buffer.episodes.elapsed(names).tolist()
-    numbers = np.repeat(np.arange(len(episodes)), episodes.length)
-    assert data["episode"].values.tolist() == episodes.id[numbers].tolist()
-    for name in ("stream", "ending", "tag"):
-        assert data[name].values.tolist() == getattr(episodes, name)[numbers].tolist()
-    for n, episode in enumerate(episodes):
-        whole = batch_of(buffer.episode(episode))
-        selected = data.sel(step=episode.steps)
-        for name in named:
-            path = name.removeprefix("next_").removesuffix("_") if name != "next_obs" else "obs"
-            rows = whole[path]
-            wanted = rows[1:] if name.startswith("next_") else rows[: episode.length]
-            np.testing.assert_array_equal(selected[name].values, wanted)
-        assert (episodes[n : n + 1].to_xarray()["step"].values == episode.steps).all()
-    assert copy.deepcopy(data)["reward"].values.tolist() == data["reward"].values.tolist()
-    with pytest.raises(TypeError, match=r"load\(\) it first"):
-        pickle.dumps(data)
-    data.load()
-    assert pickle.loads(pickle.dumps(data)).identical(data)
-
-
-@pytest.fixture(scope="module")
-def indexed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("indexed") / "store"
-    with db.ReplayBuffer(path, **STORES["dict observations, wrapped around, stacked"]) as buffer:
-        fill(buffer, np.random.default_rng(0))
-        yield buffer.episodes.to_xarray(), batch_of(buffer.at(buffer.steps()))
-
-
-def keys(n: int) -> st.SearchStrategy[Any]:
-    whole = st.integers(-n, n - 1)
-    return st.one_of(st.slices(n), whole, st.lists(whole, min_size=0, max_size=5).map(lambda some: np.array(some, np.int64)))
-
-
-@given(st.data())
-@examples(60, 1000)
-def test_it_is_indexed_as_an_array_is(indexed: Any, draw: st.DataObject) -> None:
-    data, batch = indexed
-    name = draw.draw(st.sampled_from(["obs/camera", "next_obs/joints", "obs/depth", "action", "reward"]))
-    wanted, found = batch[name], data[name]
-    key = [draw.draw(keys(size)) for size in wanted.shape]
-    pairs = draw.draw(st.integers(1, 4))
-    points = [draw.draw(st.lists(st.integers(0, size - 1), min_size=pairs, max_size=pairs)) for size in wanted.shape]
-    for axis in range(wanted.ndim - 1, -1, -1):
-        wanted = wanted[(slice(None),) * axis + (key[axis],)]
-    some = found[tuple(key)]
-    np.testing.assert_array_equal(some.values, wanted)
-    if some.ndim:
-        np.testing.assert_array_equal(some[-1:].values, wanted[-1:])
-    places = {dim: xr.DataArray(at, dims="point") for dim, at in zip(found.dims, points, strict=True)}
-    np.testing.assert_array_equal(found.isel(places).values, batch[name][tuple(points)])
-
-
-def test_dimensions_have_names(tmp_path: Path) -> None:
-    with db.ReplayBuffer(tmp_path / "store", frame_stack=2, **STORES["dict observations"]) as buffer:
-        fill(buffer, np.random.default_rng(0))
-        data = buffer.episodes.to_xarray()
-        assert data["obs/camera"].dims == ("step", "frame", "channel", "height", "width")
-        assert data["next_obs/depth"].dims == ("step", "frame", "obs/depth_height", "obs/depth_width")
-        assert data["obs/joints"].dims == ("step", "frame", "obs/joints_0", "obs/joints_1")
-        assert data["action"].dims == ("step", "action_0")
-        data = buffer.episodes.to_xarray(dims={"obs/joints": ("arm", "joint"), "action": ["motor"]})
-        assert data["obs/joints"].dims == ("step", "frame", "arm", "joint")
-        assert data["action"].dims == ("step", "motor")
-        for wrong in (
-            {"nope": ("a",)},
-            {"action": ()},
-            {"action": "motor"},
-            {"action": ("step",)},
-            {"action": ("reward",)},
-            {"obs/joints": ("a", "a")},
-            {"obs/joints": ("a", "b"), "action": ("b",)},
-        ):
-            with pytest.raises(db.InputError, match="dims="):
-                buffer.episodes.to_xarray(dims=wrong)
-
-
-def test_a_step_of_a_data_set_costs_its_own_chunk(tmp_path: Path) -> None:
-    """Every other chunk of every shard is destroyed once its file was verified: what is read is not among them."""
-    world = Experience(episode=20)
-    with world.open(tmp_path / "store", segment_rows=512) as buffer:
-        Feeder(world, buffer).add(3000)
-        buffer.flush(recompress=True)
-    with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
-        names = buffer.steps()
-        assert (buffer.at(names)["steps"].numpy() == names).all()  # all files are mapped now
-        data, layout = buffer.episodes.to_xarray(), buffer._store.layout
-        place = int(np.flatnonzero(names == 1030)[0])
-        kept = destroy(tmp_path / "store", layout, 1030, buffer)
-        assert kept == 1
-        assert (data["obs"][place].values == world.frames(0, np.array([1030]))[0]).all()
-        assert (data["obs"].sel(step=1030).values == world.frames(0, np.array([1030]))[0]).all()
-        damaged = 0
-        for other in range(0, len(names), 97):
-            with pytest.raises(db.CorruptionError):
-                data["obs"][other].load()
-            damaged += 1
-        assert damaged > 20
-        assert data["action"][-1].values == world.actions(0, names[-1:])[0]
-
-
-def destroy(path: Path, layout: Any, position: int, buffer: db.ReplayBuffer) -> int:
-    """Overwrite all chunks of ``obs`` in place but the one of a position; return how many were left."""
-    rows, per, kept = layout.segment_rows, layout.chunk_rows("obs"), 0
-    for ordinal, slot in enumerate(buffer._reader.index.slots(0)):
-        file = path / layout.data_file("obs", int(slot))
-        content = bytearray(file.read_bytes())
-        entries = np.frombuffer(bytes(content[-layout.index_bytes("obs") :]), "<i8").reshape(-1, 2)
-        for chunk, (at, length) in enumerate(entries.tolist()):
-            if at < 0:
-                continue
-            if ordinal * rows + chunk * per <= position < ordinal * rows + (chunk + 1) * per:
-                kept += 1
-            else:
-                content[at : at + length] = bytes(length)
-        with file.open("r+b") as written:
-            written.write(content)
-    return kept
-
-
-def test_a_step_of_a_data_set_reads_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Experience(n_envs=3, episode=20)
-    with world.open(tmp_path / "store", segment_rows=512) as buffer:
-        Feeder(world, buffer).add(1500)
-        data, rows = buffer.episodes.to_xarray(), counted_rows(buffer, monkeypatch)
-        repr(data), data._repr_html_()
-        assert rows == []
-        data["obs"][17, 3:5].load()
-        data.isel(step=-1)["next_obs"].load()
-        data["ending"][5].load()
-        assert rows == [1, 1]
-        rows.clear()
-        data["obs"].sel(step=buffer.episodes[4].steps).load()
-        assert rows == [buffer.episodes[4].length]
 
 
 # What is imported
@@ -593,13 +437,11 @@ with db.ReplayBuffer({str(tmp_path / "store")!r}, columns=columns) as buffer:
     buffer.extend(np.zeros((9, 20, 16), np.uint8), np.zeros(8, int), np.ones(8))
     episode = buffer.episodes[0]
     episode.frames(), episode.steps, episode.returns, episode.length
-    heavy = {{"pandas", "xarray", "PIL", "av", "matplotlib", "IPython"}}
+    heavy = {{"pandas", "PIL", "av", "matplotlib", "IPython"}}
     assert not heavy & set(sys.modules), heavy & set(sys.modules)
     buffer._repr_html_(), buffer.episodes._repr_html_(), episode._repr_html_()
     assert heavy & set(sys.modules) <= {{"PIL", "matplotlib"}}, heavy & set(sys.modules)
     buffer.episodes.to_pandas(), buffer.episodes.to_pandas(steps=True)
-    assert "xarray" not in sys.modules
-    buffer.episodes.to_xarray()
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -608,12 +450,11 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
     with db.ReplayBuffer(tmp_path / "store", **STORES["pixels"]) as buffer:
         fill(buffer, np.random.default_rng(0))
         episode = buffer.episodes[0]
-        for name in ("pandas", "xarray", "PIL.Image", "matplotlib.figure"):
+        for name in ("pandas", "PIL.Image", "matplotlib.figure"):
             monkeypatch.setitem(sys.modules, name, None)
         for call, package in (
             (lambda: buffer.episodes.to_pandas(steps=True), "pandas"),
             (buffer.episodes.to_pandas, "pandas"),
-            (buffer.episodes.to_xarray, "xarray"),
             (episode.film_strip, "pillow"),
             (episode.plot, "matplotlib"),
         ):

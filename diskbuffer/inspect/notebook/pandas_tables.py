@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
-from diskbuffer.plugin import TAG, EpisodeColumns, EpisodeReader, require
+from diskbuffer.plugin import TAG, EpisodeColumns, EpisodeReader, is_observation, require
 
 if TYPE_CHECKING:
     import pandas
 
 _FEW = 32  # components of a column that is in a table without being asked for
 _MOST = 2**12  # components of one that is asked for
+_AT_ONCE = 2**12  # steps that are read in one call
 
 
 def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) -> pandas.DataFrame:
@@ -37,7 +37,7 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[
     there = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name
     if isinstance(columns, str):
         raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-    sizes = {path: math.prod(shape_of(source, path)) for path in there}
+    sizes = {path: math.prod(_shape_of(source, path)) for path in there}
     paths = [path for path in there if sizes[path] <= _FEW] if columns is None else list(dict.fromkeys(columns))
     for path in paths:
         if path not in there:
@@ -45,16 +45,23 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[
         if sizes[path] > _MOST:
             raise InputError(
                 f"column {path!r} has {sizes[path]:,} numbers a step, and a table takes {_MOST:,} at most; "
-                "to_xarray has it, and reads only what is indexed"
+                "buffer.at(steps, columns=...) reads it"
             )
-    steps = StepList.of(source, episodes)
-    places = np.arange(len(steps))
-    numbers = steps.episode(places)
-    values: dict[str, Any] = {"episode": episodes.id[numbers], "stream": episodes.stream[numbers], "t": steps.elapsed(places)}
+    numbers = np.repeat(np.arange(len(episodes)), episodes.length)
+    within = np.arange(len(numbers)) - (np.cumsum(episodes.length) - episodes.length)[numbers]
+    steps, evicted = episodes.start[numbers] + within * source.streams, np.maximum(source.elapsed(episodes.start), 0)
+    values: dict[str, Any] = {"episode": episodes.id[numbers], "stream": episodes.stream[numbers], "t": evicted[numbers] + within}
     for path in paths:
-        values |= _components(f"{path}_" if path in ("episode", "stream", "t") else path, read_steps(source, path, steps, places))
-    found: pandas.DataFrame = pd.DataFrame(values, pd.Index(steps.names(places), name="step"))
+        parts = [source.steps(path, steps[n : n + _AT_ONCE]) for n in range(0, max(1, len(steps)), _AT_ONCE)]
+        values |= _components(f"{path}_" if path in ("episode", "stream", "t") else path, np.concatenate(parts))
+    found: pandas.DataFrame = pd.DataFrame(values, pd.Index(steps, name="step"))
     return found
+
+
+def _shape_of(source: EpisodeReader, path: str) -> tuple[int, ...]:
+    """Return the shape of a column's value of one step, as batches have it."""
+    shape = source.columns[path].shape
+    return (source.frame_stack, *shape) if is_observation(path) and source.frame_stack > 1 else shape
 
 
 def _components(name: str, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
