@@ -19,7 +19,6 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "prioritized": "Draws by priority",
     "sequences": "Sequences, beside TorchRL",
     "passes": "Passes over everything",
-    "bucket": "From a bucket, beside a directory",
     "scale": "Draws from hundreds of millions of steps",
     "refreshing": "Readers that see what was added",
     "sealing": "How frames are compressed when they are sealed",

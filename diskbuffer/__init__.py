@@ -11,7 +11,6 @@ if os.name != "posix":
     raise ImportError("diskbuffer runs on Linux and macOS only; on Windows, use it inside of WSL 2, on WSL's own disk")
 
 from diskbuffer import errors
-from diskbuffer.bucket import Bucket
 from diskbuffer.errors import CorruptionError, DiskBufferError, InputError, LockedError, NotFoundError, TryAgainError
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.schema import Column
@@ -27,7 +26,6 @@ if typing.TYPE_CHECKING:
     from diskbuffer.store.checking.report import Problem, Report
 
 __all__ = [
-    "Bucket",
     "Column",
     "CorruptionError",
     "DiskBufferError",

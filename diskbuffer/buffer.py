@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.access import Access
-from diskbuffer.bucket import Bucket, directory_of, place_of
 from diskbuffer.checking import check
 from diskbuffer.closing import Closing, refuse_within_a_call
 from diskbuffer.columns.columns import Columns
@@ -38,6 +37,7 @@ from diskbuffer.loading.passes import Batches, Cut, Listed, Pass, check_order
 from diskbuffer.notebook import notebook
 from diskbuffer.opening import join_limiter, open_place, reopen
 from diskbuffer.options import CreateOptions, Options, checked_capacity, doubts, refuse_another, refuse_unknown
+from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_reader import BatchReader, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling
 from diskbuffer.reading.batches.base import Batch
@@ -69,9 +69,8 @@ class ReplayBuffer:
 
     Parameters
     ----------
-    path : path-like or Bucket
-        A directory: a Zarr v3 group, which any Zarr tool can read at every moment. With ``mode="r"`` also a `Bucket`, or its URL,
-        ``"s3://bucket/path"``: the copy of a closed store, which is read in place.
+    path : path-like
+        A directory: a Zarr v3 group, which any Zarr tool can read at every moment.
     capacity : int, optional
         Steps to keep, of all environments together. The newest `capacity` are always there, and at most the segments being
         written on top. None keeps everything.
@@ -134,8 +133,6 @@ class ReplayBuffer:
         Another process writes to it.
     NotAStoreError, FormatError, CorruptionError
         What is at `path` is something else, or newer, or damaged.
-    BucketError
-        The bucket cannot be read, or there is no room in its cache; so may all calls that read rows. The buffer stays open.
 
     Examples
     --------
@@ -152,7 +149,7 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Bucket,
+        path: str | os.PathLike[str],
         capacity: int | None = None,
         *,
         env: Any = None,
@@ -175,7 +172,7 @@ class ReplayBuffer:
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = integer_or_none("threads", threads)
         samplers = OwnSamplers(seed)
-        self._place, self._writer = place_of(path), writer
+        self._writer = writer
         refuse_unknown(create)
         wanted = Options(
             capacity=capacity,
@@ -188,9 +185,8 @@ class ReplayBuffer:
             autoreset=autoreset,
             **create,
         ).checked()
-        opened = open_place(self._place, wanted, mode, mark, writer)
-        self._place, self._store, self._gathered = opened.place, opened.store, opened.gathered
-        self.path = cast(Path, self._place)  # which a bucket takes after: it is shown, and joined with names
+        opened = open_place(local_path(path), wanted, mode, mark, writer)
+        self.path, self._store, self._gathered = opened.place, opened.store, opened.gathered
         self._closing = Closing(self._store)
         try:
             refuse_another(self.path, self._store.layout, opened.wanted)
@@ -761,7 +757,7 @@ class ReplayBuffer:
     @property
     def _of_all_writers(self) -> Path:
         """The directory that has the stores of all writers, of one of which this is the store."""
-        return directory_of(self._place, "nobody writes").parent
+        return self.path.parent
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to open it again, and the state of its draws; see `reopen`."""
@@ -819,7 +815,7 @@ class ReplayBuffer:
     @property
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
-        opened = self, self._place, self._store, self._gathered, self._access, self._marking, self._building
+        opened = self, self.path, self._store, self._gathered, self._access, self._marking, self._building
         return Copies(*opened, recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
 
     @property
@@ -847,9 +843,8 @@ class ReplayBuffer:
             The store was moved, removed or replaced since it was opened.
         """
         self._access.check_open()
-        root = directory_of(self._place, "stores are not checked")
         self._access.check_in_place()
-        report = check(root, progress=progress)
+        report = check(self.path, progress=progress)
         self._access.check_in_place()
         return report
 
@@ -859,8 +854,7 @@ class ReplayBuffer:
         ``steps`` (to sample), ``added`` (ever), ``capacity``, ``episodes``, ``n_envs``, ``segments``, ``unsealed`` (complete
         segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated, marks included, what they share
         once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``; and ``cut_off``,
-        episodes that ended without a flag since the buffer was opened. Of a store in a bucket, ``bucket`` tells of ``requests``,
-        ``bytes_received``, and ``cache_bytes``, those that the cache's directory takes.
+        episodes that ended without a flag since the buffer was opened.
 
         ``compression`` tells, of each column that is compressed, what this buffer did when it sealed segments: ``codec`` (the
         column's own, or what was chosen from its data, None before that), ``ratio`` (bytes on disk of each byte), ``us_per_row``.

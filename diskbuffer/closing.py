@@ -87,7 +87,6 @@ class Closing:
         if self.reader is not None:
             self.reader.close()
         self._store.close()
-        self._store.files.end_threads()
         if self._dropped is not None:
             self._dropped.detach()
 

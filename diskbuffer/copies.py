@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.access import Access
-from diskbuffer.bucket import Bucket, directory_of
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.marking import make_mark, make_snapshot
@@ -30,7 +29,7 @@ class Copies:
     """
 
     _buffer: object  # which stays open meanwhile
-    _place: Path | Bucket
+    _place: Path
     _store: Store
     _gathered: GatheredStore | None
     _access: Access
@@ -79,7 +78,7 @@ class Copies:
         self._access.check_open()
         if self._gathered is not None:
             self._access.write_columns()
-        with snapshots.place_for(directory_of(self._place, "there are no snapshots"), wanted) as building:
+        with snapshots.place_for(self._place, wanted) as building:
             if self._gathered is not None:
                 make_snapshot(self._gathered, building.files)
             elif self._access.own_recorder is not None:
@@ -144,7 +143,7 @@ class Copies:
         """The names of the store's marks, the oldest first."""
         if self._gathered is not None:
             return gathered_marks.names(self._gathered.all_files)
-        return marks.names(self._store.files if isinstance(self._place, Bucket) else self._store.files.outermost())
+        return marks.names(self._store.files.outermost())
 
     def remove(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.

@@ -5,8 +5,7 @@ DiskBufferError
 │   ├── EmptyBufferError (LookupError)    there is nothing to sample yet
 │   ├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
 │   ├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
-│   ├── UnreachableError (TimeoutError)   none of the shards on other machines answers in time
-│   └── BucketError (OSError)             a bucket cannot be read now, or what was read cannot be kept in the cache
+│   └── UnreachableError (TimeoutError)   none of the shards on other machines answers in time, or a bucket does not
 ├── InputError (ValueError)               wrong use, such as an argument that does not fit; nothing was changed
 │   ├── SchemaError                       the store holds other columns, or the columns cannot be stored
 │   ├── StackError                        observations that are not the rolling stack they seem to be
@@ -27,7 +26,6 @@ Each has a `kind`, a word that stays what it is: `EmptyBufferError.kind` is "emp
 from typing import Any, ClassVar, Self
 
 __all__ = [
-    "BucketError",
     "ClosedError",
     "CorruptionError",
     "DiskBufferError",
@@ -105,15 +103,9 @@ class LimiterTimeoutError(TryAgainError, TimeoutError):
 
 
 class UnreachableError(TryAgainError, TimeoutError):
-    """No shard answers in time; those that come back are used again."""
+    """No shard answers in time; those that come back are used again. Or a bucket does not answer, or does not allow it."""
 
     kind = "unreachable"
-
-
-class BucketError(TryAgainError, OSError):
-    """A bucket could not be reached, or did not allow it, or the disk of its cache is full; the buffer stays open."""
-
-    kind = "bucket"
 
 
 class InputError(DiskBufferError, ValueError):

@@ -8,7 +8,6 @@ from diskbuffer.access import Access
 from diskbuffer.index.fields import LOW
 from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles
 
 
 def figures_of(store: Store, reader: BatchReader, access: Access) -> dict[str, Any]:
@@ -33,6 +32,4 @@ def figures_of(store: Store, reader: BatchReader, access: Access) -> dict[str, A
             "threads": reader.gatherer.threads,
             "compression": {} if log is None else log.sealer.figures(),
         }
-    if isinstance(store.files, BucketFiles):
-        figures["bucket"] = store.files.figures()
     return figures | {"disk_bytes": store.disk_bytes()}

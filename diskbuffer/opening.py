@@ -1,4 +1,4 @@
-"""Opening what is at a path: one store, one of several writers', all of theirs to read as one, or one in a bucket."""
+"""Opening what is at a path: one store, one of several writers', or all of theirs to read as one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from diskbuffer.bucket import Bucket, directory_of
-from diskbuffer.errors import InputError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import InputError, LockedError, NotAStoreError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
 from diskbuffer.gathering.joining import join_writers
@@ -24,9 +23,8 @@ from diskbuffer.options import Wanted, refuse_another
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
-from diskbuffer.store.opening import open_bucket, open_store
+from diskbuffer.store.opening import open_store
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles, files_of
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
@@ -39,7 +37,7 @@ class Opened:
 
     Attributes
     ----------
-    place : Path or Bucket
+    place : Path
         Where it is: of a writer's store, its own directory.
     store : Store
         One store, or several writers' with the face of one.
@@ -49,19 +47,19 @@ class Opened:
         What the caller asked of it, and what all writers' stores have to be.
     """
 
-    place: Path | Bucket
+    place: Path
     store: Store
     gathered: GatheredStore | None
     wanted: Wanted
 
 
-def open_place(place: Path | Bucket, wanted: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
+def open_place(place: Path, wanted: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
     """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
     if writer is not None:
-        place, wanted = join_writers(directory_of(place, "nobody writes"), check_name(writer), wanted, mode)
+        place, wanted = join_writers(place, check_name(writer), wanted, mode)
         files = Files(place)
         return Opened(place, in_turn(lambda: _open_store(files, wanted, mode, mark)), None, wanted)
-    files = _files_at(place, mode)
+    files = Files(place)
     if is_gathering(files):
         gathered = _open_all(files, mode, mark)
         return Opened(place, cast(Store, gathered), gathered, wanted)  # it has the same face, for all that reads
@@ -76,8 +74,6 @@ def join_limiter(
         raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
     if mode == "r" and mark is not None:
         raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
-    if isinstance(opened.place, Bucket):
-        raise InputError("a bucket is read-only, and limiter= counts samples beside the store; leave it out")
     writes, single = mode != "r", writer is None and opened.gathered is None
     root = Files(opened.place if writer is None else opened.place.parent)
 
@@ -90,13 +86,6 @@ def join_limiter(
     return Limiter(files, asked, number, added, str(opened.place), names)
 
 
-def _files_at(place: Path | Bucket, mode: str) -> Files:
-    """Return the files of a place, which is to be opened in a mode."""
-    if isinstance(place, Bucket) and mode != "r":
-        raise ReadOnlyError(f"{place} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory")
-    return files_of(place)
-
-
 def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:
     """Open the stores of several writers, to read them as one."""
     if mode != "r":
@@ -106,8 +95,7 @@ def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:
         )
     if mark is None:
         return GatheredStore(files)
-    found = gathered_marks.find(files, mark)
-    return GatheredStore(found if files.block_bytes else Files(found.root), of_mark=True)
+    return GatheredStore(Files(gathered_marks.find(files, mark).root), of_mark=True)
 
 
 def _refuse_learners_values(path: Path) -> None:
@@ -125,8 +113,6 @@ def _refuse_learners_values(path: Path) -> None:
 
 def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> Store:
     """Open one store, or make it, or have it go back to a mark."""
-    if isinstance(files, BucketFiles):
-        return open_bucket(files, mark)
     path = files.root
     lock, there = None, is_there(path)
     if there and mode == "w-":
@@ -159,7 +145,7 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
     return open_store(path, writable=True, back_to=mark)
 
 
-def reopen(cls: Any, path: Path | Bucket, how: dict[str, Any], state: dict[str, Any]) -> Any:
+def reopen(cls: Any, path: Path, how: dict[str, Any], state: dict[str, Any]) -> Any:
     """Open a buffer again that was pickled or copied, with the state of its draws.
 
     It is read-only if somebody, this process included, holds the store for writing at this moment.

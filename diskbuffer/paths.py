@@ -18,7 +18,8 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str):
         raise InputError(f"a path must be a string or path-like, found {text!r}; decode it first, with os.fsdecode()")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-        raise InputError(f"{text} is a URL, where the path of a directory of this machine is needed")
+        down = f"; `diskbuffer copy {text} PATH` copies a store down" if text.startswith("s3://") else ""
+        raise InputError(f"{text} is a URL, where the path of a directory of this machine is needed{down}")
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:

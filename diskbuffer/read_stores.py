@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.bucket import Bucket
 from diskbuffer.errors import CorruptionError, DiskBufferError, NotAStoreError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
@@ -18,7 +17,7 @@ from diskbuffer.schema import TAG
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS
-from diskbuffer.store.opening import open_bucket, open_store
+from diskbuffer.store.opening import open_store
 from diskbuffer.store.remains import open_remains
 from diskbuffer.store.segment_rows import SegmentRows
 from diskbuffer.store.store import Store
@@ -70,7 +69,7 @@ class OneStore:
     store: Store
     index: Streams
 
-    def __init__(self, place: Path | Bucket, frame_stack: int | None, *, tolerate_damage: bool) -> None:
+    def __init__(self, place: Path, frame_stack: int | None, *, tolerate_damage: bool) -> None:
         self._place, self._frame_stack, self._tolerate_damage = place, frame_stack, tolerate_damage
         self.damage: str | None = None
         self.opened = 0
@@ -79,13 +78,9 @@ class OneStore:
 
     def _open(self) -> None:
         try:
-            if isinstance(self._place, Bucket):
-                store = open_bucket(self._place)
-            elif is_there(self._place):
-                store = open_store(self._place, writable=False)
-            else:
+            if not is_there(self._place):
                 raise _NothingError(f"there is no store at {self._place}")  # or one that is being made
-            self._take(store, None)
+            self._take(open_store(self._place, writable=False), None)
         except (CorruptionError, NotAStoreError) as error:
             damage = str(error) if isinstance(error, CorruptionError) else self._damaged_group(error)
             if damage is None:
@@ -95,7 +90,7 @@ class OneStore:
 
     def _damaged_group(self, error: NotAStoreError) -> str | None:
         """Return what is wrong with the file that describes the store, where its copy can stand in for it."""
-        if not isinstance(self._place, Bucket) and not isinstance(error, _NothingError):
+        if not isinstance(error, _NothingError):
             with contextlib.suppress(DiskBufferError, OSError):
                 return directory.damaged_group(self._place)
         return None
@@ -108,8 +103,6 @@ class OneStore:
         """Go on with what is left of a damaged store."""
         if not self._tolerate_damage:
             return False
-        if isinstance(self._place, Bucket):
-            raise CorruptionError(f"{damage}. Copy the store to a directory to see what is left of it")
         self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
         self._take(open_remains(self._place), damage)
         return True
@@ -138,8 +131,8 @@ class OneStore:
 
     def _stamp(self) -> list[tuple[str, int, int, int]]:
         """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
-        files = self.store.files if isinstance(self._place, Bucket) else Files(self._place)
-        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files.walk())
+        found = Files(self._place).walk()
+        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found)
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that a reader tells of."""

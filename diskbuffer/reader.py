@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.episode_table import EpisodeTable, build
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.gathering.description import is_gathering
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.integers import integer_or_none
+from diskbuffer.paths import local_path
 from diskbuffer.read_stores import OneStore, ReadStores, WritersStores
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
 from diskbuffer.store.last_writer import State, how_it_was_left
-from diskbuffer.store.system.bucket_files import files_of
+from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
 from diskbuffer.store_info import StoreInfo, StoreUsage, disk_usage
 
@@ -39,8 +39,8 @@ class Reader:
 
     Parameters
     ----------
-    place : path-like or Bucket
-        A directory, or a bucket or its URL, as of `ReplayBuffer`.
+    place : path-like
+        The directory, as of `ReplayBuffer`.
     frame_stack : int, optional
         Frames in an observation: a step counts as long as all of them are there. As the store says, by default.
     tolerate_damage : bool
@@ -49,7 +49,7 @@ class Reader:
 
     Attributes
     ----------
-    path : Path or Bucket
+    path : Path
         Absolute.
 
     Raises
@@ -64,15 +64,13 @@ class Reader:
         Whether somebody writes to it cannot be known; or a writer that recovers it takes longer than a minute.
     """
 
-    def __init__(
-        self, place: str | os.PathLike[str] | Bucket, frame_stack: int | None = None, tolerate_damage: bool = False
-    ) -> None:
-        self.path = place_of(place)
+    def __init__(self, place: str | os.PathLike[str], frame_stack: int | None = None, tolerate_damage: bool = False) -> None:
+        self.path = local_path(place)
         self._frame_stack = integer_or_none("frame_stack", frame_stack, 1, MOST_FRAMES)
         self._lock = threading.RLock()
         self._episodes: EpisodeTable | None = None
         self._changes = 0
-        files = files_of(self.path)
+        files = Files(self.path)
         self._of: ReadStores
         if is_gathering(files):
             self._of = WritersStores(files, self._frame_stack)

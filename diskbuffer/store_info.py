@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.gathering.description import is_gathering, read_description
+from diskbuffer.paths import local_path
 from diskbuffer.schema import KEPT, Column
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
-from diskbuffer.store.system.bucket_files import files_of
 from diskbuffer.store.system.files import Files
 
 
@@ -24,7 +23,7 @@ class StoreInfo:
 
     Attributes
     ----------
-    path : Path or Bucket
+    path : Path
     columns : mapping of str to Column
         By path, such as "obs/pixels": as they were created, then those that were written later.
     derived : frozenset of str
@@ -55,7 +54,7 @@ class StoreInfo:
         The version of the store's format.
     """
 
-    path: Path | Bucket
+    path: Path
     columns: Mapping[str, Column]
     derived: frozenset[str]
     chunk_rows: Mapping[str, int]
@@ -74,7 +73,7 @@ class StoreInfo:
     format: int = FORMAT
 
     @classmethod
-    def of(cls, path: Path | Bucket, layout: Layout, frame_stack: int | None = None, damage: str | None = None) -> StoreInfo:
+    def of(cls, path: Path, layout: Layout, frame_stack: int | None = None, damage: str | None = None) -> StoreInfo:
         """Return what a layout says, of a store that is read with another stack, where one is given."""
         return cls(
             path,
@@ -106,7 +105,7 @@ class StoreInfo:
         }
 
 
-def read_info(place: str | os.PathLike[str] | Bucket, damage: str | None = None) -> StoreInfo:
+def read_info(place: str | os.PathLike[str], damage: str | None = None) -> StoreInfo:
     """Return what the description of a store says, and nothing else is read; `damage` is known to be wrong with the rest.
 
     Raises
@@ -114,15 +113,15 @@ def read_info(place: str | os.PathLike[str] | Bucket, damage: str | None = None)
     NotAStoreError, CorruptionError, FormatError
         There is no store, its description is damaged, or of a newer format.
     """
-    path = place_of(place)
-    files = files_of(path)
+    path = local_path(place)
+    files = Files(path)
     layout = read_description(files).common if is_gathering(files) else directory.read_metadata(files)[0]
     return StoreInfo.of(path, layout, None, damage)
 
 
-def writers_of(place: str | os.PathLike[str] | Bucket) -> tuple[str, ...] | None:
+def writers_of(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
     """Return the names of the writers whose stores are below a directory; None where it has one store, or something else."""
-    files = files_of(place_of(place))
+    files = Files(local_path(place))
     return tuple(entry.name for entry in read_description(files).writers) if is_gathering(files) else None
 
 

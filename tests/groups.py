@@ -12,7 +12,6 @@ _GROUPS = {
     "tests/adapters/test_sb3*.py": "sb3",
     "tests/adapters/test_t*.py": "torchrl",
     "tests/formats/*": "formats",
-    "tests/*/test_buckets.py": "buckets",  # one server
     "tests/inspect/page/*": "page",
 }
 

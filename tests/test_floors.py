@@ -17,7 +17,7 @@ FLOORS = (
     ("errors", "version", "wording", "endings"),
     ("runtime", "paths", "integers", "shown", "access"),
     ("notebook",),  # by which the core finds what shows it
-    ("native", "transforms", "bucket"),
+    ("native", "transforms"),
     ("schema", "inputs", "environment", "draws"),
     ("episode_data",),  # what passes between a store and other formats
     ("index", "store.format"),
@@ -126,6 +126,7 @@ TOUCHES_FILES = {
     "formats.webdataset": "what is exported, in its hidden directory",
     "formats.zarr2.files": "files of others",
     "formats.zarr2.writing": "what is exported, in its hidden directory",
+    "editing.buckets": "files that go to a bucket, or come from one into a hidden directory",
     "formats.unfinished": "what is made beside its place until it is whole",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",

@@ -16,7 +16,7 @@ GROUPS = {"TryAgainError", "InputError", "CorruptionError", "NotFoundError", "Lo
 # For good: handlers and logs look at them.
 KINDS = {
     **{"DiskBufferError": "error", "TryAgainError": "try_again", "EmptyBufferError": "empty", "EvictedError": "evicted"},
-    **{"LimiterTimeoutError": "limiter_timeout", "UnreachableError": "unreachable", "BucketError": "bucket"},
+    **{"LimiterTimeoutError": "limiter_timeout", "UnreachableError": "unreachable"},
     **{"InputError": "input", "SchemaError": "schema", "StackError": "stack", "LossError": "loss", "ClosedError": "closed"},
     **{"ReadOnlyError": "read_only", "MissingPackageError": "missing_package", "FormatError": "format"},
     **{"CorruptionError": "corruption", "SourceError": "source", "NotFoundError": "not_found"},

@@ -25,9 +25,9 @@ def copy(
     Parameters
     ----------
     store
-        The directory of the store. It is only read.
+        The directory of the store. It is only read. Or s3://BUCKET/PATH, without other options, to copy a store from a bucket.
     new
-        Where the copy is to be: nothing, or an empty directory.
+        Where the copy is to be: nothing, or an empty directory. Or s3://BUCKET/PATH, to copy a closed store to a bucket.
     where
         Which episodes, as `diskbuffer episodes` takes it: "return > 10 and ending == 'terminated'".
     columns

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from diskbuffer import Column, ReplayBuffer
+from diskbuffer.editing.buckets import download, is_url, upload
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.editing.newest import newest_steps, within_capacity
 from diskbuffer.errors import InputError
@@ -32,7 +33,7 @@ def copy(
     chunk_rows: int | None = None,
     frame_stack: int | None = None,
     progress: bool = True,
-) -> Path:
+) -> Path | str:
     """Copy a store, whole or in part; a training may be writing to it.
 
     A copy with nothing else but another capacity is a snapshot: files of sealed segments are shared by hard links, and
@@ -41,7 +42,9 @@ def copy(
     Parameters
     ----------
     store, new : path-like
-        At `new` there must be nothing, or an empty directory.
+        At `new` there must be nothing, or an empty directory. One of them may be ``"s3://BUCKET/PATH"``, without other options:
+        the store, of which all is copied file by file, must then be closed, and stay so meanwhile. The environment tells where
+        the bucket is, and the credentials (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ...).
     where : str, optional
         Which episodes: "return > 10 and ending == 'terminated'", as ``diskbuffer episodes --where`` has it.
     columns : collection of str, optional
@@ -60,8 +63,8 @@ def copy(
 
     Returns
     -------
-    pathlib.Path
-        The new store's path.
+    pathlib.Path or str
+        The new store's path, or its URL.
 
     Raises
     ------
@@ -70,8 +73,16 @@ def copy(
     CorruptionError
         The store is damaged.
     LockedError
-        Another process is making the same store.
+        Another process is making the same store; or it writes to the one that is to go to a bucket.
+    UnreachableError
+        The bucket does not answer, or does not allow it.
     """
+    if is_url(store) or is_url(new):
+        if any(option is not None for option in (where, columns, capacity, codec or None, chunk_rows, frame_stack)):
+            raise InputError("a store in a bucket is copied as it is: copy it down first, and choose from the copy")
+        if is_url(store):
+            return download(str(store), new, progress=progress)
+        return upload(store, str(new), progress=progress)
     frame_stack = integer_or_none("frame_stack", frame_stack)
     path = place_beside(new, store)
     several, info = writers_of(store) is not None, read_info(store)

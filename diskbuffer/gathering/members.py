@@ -41,7 +41,7 @@ class Member:
     def __init__(self, root: Files, entry: Entry, number: int) -> None:
         self.entry, self.number = entry, number
         self._above = root.root
-        self._files = root.below(entry.name) if root.block_bytes else Files(root.root / entry.name)
+        self._files = Files(root.root / entry.name)
         self._store: Store | None = None
         self._follower: IndexFollower | None = None
         self.index: Index | None = None
@@ -87,8 +87,7 @@ class Member:
         self._stamp = stamp if self._store is None or self.watched is not None else None
 
     def _open(self, common: Description, context: int) -> None:
-        files = self._files if self._files.block_bytes else Files(self._files.root)  # what is at the path by now
-        store = open_store(files, writable=False)
+        store = open_store(Files(self._files.root), writable=False)  # what is at the path by now
         refuse_strange(common.common, store.layout, self._above)
         if store.layout.streams != self.entry.streams:
             raise NotAStoreError(f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described")

@@ -5,10 +5,7 @@ from __future__ import annotations
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.index import Index
 from diskbuffer.reading.batch_reader import BatchReader
-from diskbuffer.reading.bringing import Bringing
-from diskbuffer.reading.gather.gatherer import Elsewhere
 from diskbuffer.reading.gather.store_tail import StoreTail
-from diskbuffer.store.system.bucket_files import BucketFiles
 
 
 class GatheredReader(BatchReader):
@@ -21,7 +18,3 @@ class GatheredReader(BatchReader):
 
     def _tails(self) -> list[StoreTail]:
         return self._store.tails
-
-    def _elsewhere(self) -> Elsewhere | None:
-        files = self._store.all_files
-        return Bringing(self._store, files, self._store.slots) if isinstance(files, BucketFiles) else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.map_limit import refuse_too_many_stores
 
 Int64 = npt.NDArray[np.int64]
-_AT_ONCE = 16  # stores in a bucket that are opened at the same time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,13 +141,8 @@ class GatheredStore:
             raise ClosedError(f"{self.root} was closed; open it again")
 
     def _look(self, members: Sequence[Member], context: int) -> None:
-        if not self.all_files.block_bytes:
-            for member in members:
-                member.look(self._description, context)
-            return
-        with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-open") as pool:  # each waits for some answers, one after the other
-            for _ in pool.map(lambda member: member.look(self._description, context), members):
-                pass
+        for member in members:
+            member.look(self._description, context)
 
     def _to_look_at(self) -> list[Member]:
         """Return those members of which something may have become."""
@@ -207,12 +200,10 @@ class GatheredStore:
     def begin_writing(self) -> bool:
         """Be the one process that writes columns; return whether it was not before: then the index must be read anew.
 
-        A LockedError where another one is, a ReadOnlyError of a mark, and in a bucket.
+        A LockedError where another one is, a ReadOnlyError of a mark.
         """
         if self.columns.is_writing:
             return False
-        if self.all_files.block_bytes:
-            raise ReadOnlyError(f"{self.root} is in a bucket, which can be read only; copy it to a directory to write to it")
         if self._of_mark:
             raise ReadOnlyError(f"{self.root} is a mark, which stays as it is; open the directory without mark= to write columns")
         before = self.columns.what
@@ -317,11 +308,6 @@ class _Verification:
         member, own = self._store.find(slot)
         return member.store.verification.describe_rows(path, own, stream, first, last)
 
-    def check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
-        """Raise a CorruptionError where a file does not match the table's checksum."""
-        member, own = self._store.find(slot)
-        member.store.verification.check(path, own, mapped)
-
 
 class GatheredMaps:
     """What is mapped of all stores, as `Maps` has it of one.
@@ -386,32 +372,6 @@ class GatheredMaps:
         theirs = [order.index(self._paths[n]) for n in recorded.tolist()]
         self.sources[np.ix_(recorded, member.numbers[: maps.sources.shape[1]])] = maps.sources[theirs]
 
-    def _names(
-        self, wanted: Mapping[Member, Sequence[int]], recorded: Sequence[str], derived: Iterable[str]
-    ) -> Iterator[tuple[str, int | None]]:
-        """Yield the files that are to be mapped, of all stores, as `Files.expect` takes them."""
-        for member, slots in wanted.items():
-            layout = member.store.layout
-            held = member.store.maps.sources[[list(layout.schema).index(path) for path in recorded]][..., 0]
-            for n, path in enumerate(recorded):
-                for slot in slots:
-                    if not held[n, slot]:
-                        yield f"{member.entry.name}/{layout.data_file(path, slot)}", layout.looked_at(path)
-            for path in derived:
-                yield from ((self._store.columns.file(path, member, slot), None) for slot in slots)
-
-    def retire_gone(self) -> None:
-        """Give up maps of files that have made room for others."""
-        for member in [member for member in self._store.members if member.is_there]:
-            member.store.maps.retire_gone()
-            if member.has_changed_maps():
-                self._copy(member)
-
-    def mapped(self, slot: int) -> list[Map]:
-        """Return the maps that a slot has now, of columns that were recorded."""
-        member, own = self._store.find(slot)
-        return member.store.maps.mapped(own) if member.is_there else []
-
     def forget(self) -> None:
         """Have everything be looked up anew in the stores' own maps."""
         self.sources[:] = 0
@@ -428,7 +388,6 @@ class GatheredMaps:
                 raise EvictedError(f"{self._store.root}/{member.entry.name} was removed; refresh, and draw again")
         paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
-        self._store.all_files.expect(self._names(wanted, recorded, derived.intersection(paths)))
         for member, own_slots in wanted.items():
             try:
                 member.store.maps.ensure(own_slots, recorded)

@@ -127,12 +127,8 @@ cdef extern from "byte_ranges.hpp" namespace "diskbuffer" nogil:
     struct Pages:
         pass
 
-    struct MissingBlock:
-        pass
-
     int64_t join_pages_ "diskbuffer::join_pages"(const Source* pieces, int64_t n, int64_t page_bytes, Pages* stretches)
     void request_pages_ "diskbuffer::request_pages"(const Batch& batch, int64_t page_bytes)
-    int64_t find_missing_blocks(const Batch& batch, int64_t block_bytes, bint whole, MissingBlock* missing, int64_t room)
 
 
 cdef Batch batch_of(targets, runs, sources) except *:
@@ -344,16 +340,3 @@ def request_pages(targets, runs, sources, int64_t page_bytes):
     cdef Batch batch = batch_of(targets, runs, sources)
     with nogil:
         request_pages_(batch, page_bytes)
-
-
-def missing_blocks(targets, runs, sources, int64_t block_bytes, bint whole):
-    """Return what is missing of shards as (column, file, block), (n, 3); one may be there several times."""
-    cdef Batch batch = batch_of(targets, runs, sources)
-    cdef int64_t n
-    with nogil:
-        n = find_missing_blocks(batch, block_bytes, whole, NULL, 0)
-    missing = new_int64s(n, 3)
-    cdef MissingBlock* blocks = <MissingBlock*>int64s(missing, 2)
-    with nogil:
-        n = min(n, find_missing_blocks(batch, block_bytes, whole, blocks, n))  # some may have come in between
-    return missing[:n]

@@ -26,11 +26,10 @@ from diskbuffer.nested import one_of
 from diskbuffer.reading.batches import single_steps
 from diskbuffer.reading.batches.base import Arrays, Batch, Request, as_arrays
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
-from diskbuffer.reading.bringing import Bringing
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards, when_they_ended
 from diskbuffer.reading.follow_index import IndexFollower
-from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
+from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.store_tail import StoreTail
@@ -39,7 +38,6 @@ from diskbuffer.reading.readable import Readable
 from diskbuffer.schema import TAG
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
@@ -117,12 +115,7 @@ class BatchReader(ABC):
         self.pool = ArraysPool()
         self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
-        self.gatherer = Gatherer(
-            largest,
-            default_threads() if threads is None else threads,
-            store.verification.describe_rows,
-            self._elsewhere(),
-        )
+        self.gatherer = Gatherer(largest, default_threads() if threads is None else threads, store.verification.describe_rows)
 
     @abstractmethod
     def _read(self) -> Index:
@@ -131,10 +124,6 @@ class BatchReader(ABC):
     @abstractmethod
     def _tails(self) -> list[StoreTail]:
         """Return what is their own of the stores that are read."""
-
-    def _elsewhere(self) -> Elsewhere | None:
-        """Return what brings files here that are elsewhere; None where none are."""
-        return None
 
     def look_again(self) -> None:
         """See which columns there are by now, and which stores."""
@@ -420,10 +409,6 @@ class StoreReader(BatchReader):
 
     def _tails(self) -> list[StoreTail]:
         return [StoreTail.of(self._store)]
-
-    def _elsewhere(self) -> Elsewhere | None:
-        files = self._store.files
-        return Bringing(self._store, files, self._store.table.slots) if isinstance(files, BucketFiles) else None
 
 
 def _with_last(obs: Any, following: Any) -> Any:

@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 # Of a reader whose view is torn by a writer that evicts, seals and opens segments at the same time.
 _TRIES = 200
-_EXPECTED = 512  # files that are asked for at once, where they are elsewhere
 
 
 def read_index(store: Store, context: int, kind: type[S]) -> S:
@@ -82,8 +81,6 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
         leads = [NO_LEADS]
         head, last = -1, 1  # what came before the oldest row may have been the last of an episode
         for n, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
-            if n % _EXPECTED == 0:
-                store.verification.expect(("is_last",), slots[n : n + _EXPECTED].tolist())
             if not 0 < length <= rows or (length < rows and n < len(slots) - 1):
                 raise CorruptionError(f"{store.root}: slot {slot} was emptied while it was read")
             flags = store.verification.flags("is_last", slot, length)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from diskbuffer.bucket import Bucket
-from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError
+from diskbuffer.errors import CorruptionError, EvictedError, LockedError
 from diskbuffer.runtime import forks
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
@@ -16,7 +15,6 @@ from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.recovery import blank_rows, kill, power_loss, resume_writing
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held, session
 
@@ -49,30 +47,6 @@ def open_store(
     store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover, layout.removals)
     forks.pause(store)
     return store
-
-
-def open_bucket(place: Bucket | BucketFiles, mark: str | None = None) -> Store:
-    """Open a store in a bucket, or a mark of it, to read.
-
-    One that is damaged is looked at again without what the cache has of it.
-
-    Raises
-    ------
-    BucketError
-        The bucket cannot be read.
-    CorruptionError
-        The store is damaged, or it was not closed when it was copied there.
-    """
-    files = BucketFiles(place) if isinstance(place, Bucket) else place
-    try:
-        return open_store(files if mark is None else marks.find(files, mark), writable=False)
-    except (CorruptionError, NotAStoreError):
-        files.mistrust_all()
-    try:
-        return open_store(files if mark is None else marks.find(files, mark), writable=False)
-    except BaseException:
-        files.mistrust_all()  # or a wrong answer would stay when the bucket is well again
-        raise
 
 
 # To write
@@ -165,10 +139,6 @@ def _recover_to_read(store: Store) -> None:
         store.durability.state = State.read(store.files, store.layout.salt)
         return
     last, synced = _how_it_was_left(store)
-    if store.files.block_bytes and last is not LastShutdown.CLEAN:
-        raise CorruptionError(
-            f"{store.root} was not closed when it was copied there; close it, or make a snapshot of it, and copy that"
-        )
     if last is LastShutdown.POWER_LOSS:
         state = store.durability.state
         assert state is not None  # or no power loss is known of

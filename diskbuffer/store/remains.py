@@ -67,9 +67,9 @@ class _Remains(Files):
         except FileNotFoundError:
             return True  # an empty one
 
-    def map(self, name: str, size: int, *, writable: bool, random: bool = False, last: int | None = None) -> Map:
+    def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         try:
-            return super().map(name, size, writable=writable, random=random, last=last)
+            return super().map(name, size, writable=writable, random=random)
         except CorruptionError:
             if size < 0 or not name.startswith((f"{SEGMENTS}/", f"{TAIL}/")):
                 raise

@@ -12,7 +12,6 @@ from diskbuffer.store.format import codec
 from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.files import Map
 
 Int64 = npt.NDArray[np.int64]
 _TRIES = 3  # of a chunk that the writer may be replacing
@@ -60,24 +59,12 @@ class SegmentRows:
                 rows = self._tail(offsets)
                 if (entries[chunk] == EMPTY).any():  # or its place in the tail may be another row's by now
                     return rows
-            mapped = self._store.files.need(mapped, *entries[chunk].tolist())
             wrong = decode_entry(mapped, entries, chunk, layout.schema[self._column], raw)
             if not wrong:
                 return raw.reshape(size, -1)[offsets % size]
-            if self._store.files.block_bytes:
-                mapped = self._mapped_anew()
-                entries = index_of(mapped, layout.chunks(self._column))
         self._store.following.verify([self._slot], damaged=True)
         where = self._store.verification.describe(self._column, self._slot)
         raise CorruptionError(f"{where}: chunk {chunk}: {codec.REASONS[wrong]}. `diskbuffer check` tells what else is damaged")
-
-    def _mapped_anew(self) -> Map:
-        """Return the segment's map, with nothing of what the cache had of it."""
-        store = self._store
-        store.files.mistrust(store.layout.data_file(self._column, self._slot))
-        store.maps.retire(self._slot, (self._column,))
-        store.maps.ensure([self._slot], (self._column,))
-        return store.maps.get(self._column, self._slot)
 
     def _tail(self, offsets: Int64) -> npt.NDArray[np.uint8]:
         places = (self._first + offsets) % self._store.layout.tail_rows

@@ -230,7 +230,7 @@ class Store:
         size = self.layout.streams * self.layout.tail_rows * self.layout.schema[path].row_bytes
         name = directory.tail_file(self.layout, path)
         Layers(self.files).copy_up(name)
-        return self.files.map(name, size, writable=self.writable, last=0)  # of a store that was closed, nothing is read from it
+        return self.files.map(name, size, writable=self.writable)
 
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -111,13 +109,7 @@ class Verification:
 
     def _checked(self, path: str, slot: int, size: int) -> Map:
         name = self._description.layout.data_file(path, slot)
-        last = self._description.layout.looked_at(path)
-        return checked_map(self._files, name, size, lambda found: self.check(path, slot, found), writable=False, last=last)
-
-    def expect(self, paths: Iterable[str], slots: Iterable[int]) -> None:
-        """Tell of which segments files are mapped next."""
-        layout = self._description.layout
-        self._files.expect((layout.data_file(path, slot), layout.looked_at(path)) for slot in slots for path in paths)
+        return checked_map(self._files, name, size, lambda found: self.check(path, slot, found), writable=False)
 
     # For errors
 

@@ -10,7 +10,6 @@ rows as they are on the disk, as every store has a salt of its own.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from diskbuffer.native import checksums as native_checksums
 from diskbuffer.native import codec as native_codec
 from diskbuffer.native import limiter, recording
 from diskbuffer.native.arrays import address_of
-from diskbuffer.native.gather import CHUNK_ROWS, COLUMN, FILE, missing_blocks
 from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.native.sampling import Philox
 from diskbuffer.recording.values import bools
@@ -365,47 +363,6 @@ def _limits(_: Path) -> Iterator[Any]:
 
 
 # What is read of files
-
-
-@_case("missing blocks")
-def _missing_blocks(path: Path) -> Iterator[Any]:
-    """Call `missing_blocks` for files in blocks of which some are here.
-
-    Chunks are of noise, which no codec makes smaller, so that every one is as long in any version of c-blosc.
-    """
-    numbers = Numbers(14)
-    for store in ("vectors", "noise"):
-        with STORES[store].open(path / store, 1) as buffer:
-            buffer.flush(recompress=True)  # else some shards would be sealed in the meantime, and shorter than they were
-            pool = buffer._reader.pool
-            for sampler in (db.Uniform(1), db.Uniform(2, n_step=3), db.Slices(5, 3, burn_in=2), db.Slices(5, 4, crossing=True)):
-                planned = buffer._drawing.source(sampler, 40).next_planned()
-                (portion,), arrays = planned.portions, pool.take(planned.request)
-                for memory, plan in zip(arrays.memories, portion.plans, strict=True):
-                    yield from _missing(memory.targets, plan.runs, plan.sources, numbers)
-                pool.give(arrays)
-
-
-def _missing(targets: Array, runs: Array, sources: Array, numbers: Numbers) -> Iterator[Any]:
-    """Call `missing_blocks` with copies of shards, behind each of which it says which of its blocks are here."""
-    packed = [int(column) for column in targets[0, targets[0, :, CHUNK_ROWS] > 0, COLUMN]]
-    for block in (512, 4096) if packed else ():
-        on_disk = (sources[:, packed, 1] > 0).all(axis=1)
-        copies, there = dict[int, Array](), sources[on_disk].copy()
-        for r in range(len(there)):
-            for column in packed:
-                address, size = there[r, column].tolist()
-                if address not in copies:
-                    flags = (numbers.integers(3, (size // block + 1,)) == 0).astype(np.uint8)
-                    shard = np.frombuffer(ctypes.string_at(address, size) + bytes(-size % 8), np.uint8)
-                    copies[address] = np.concatenate([shard, flags])
-                there[r, column, 0] = address_of(copies[address])
-        for whole in (False, True):
-            used = np.zeros(64, np.uint8)
-            used[runs[on_disk, FILE]] = 1
-            found = np.unique(missing_blocks(targets, runs[on_disk], there, block, whole), axis=0)
-            files = np.unique(found[:, :2], axis=0).tolist()
-            yield block, whole, used, [(c, slot, found[(found[:, 0] == c) & (found[:, 1] == slot), 2]) for c, slot in files]
 
 
 def _without_steps(batch: dict[str, Any]) -> dict[str, Any]:

@@ -240,33 +240,6 @@ def test_damaged_chunks_are_named() -> None:
     assert hits > 10
 
 
-@given(seed=st.integers(0, 2**32), block=st.sampled_from([1, 16, 100]), whole=st.booleans())
-@examples(20, 500)
-def test_missing_blocks_are_those_that_chunks_lie_in(seed: int, block: int, whole: bool) -> None:
-    rng = np.random.default_rng(seed)
-    world = World(rng)
-    drawn = world.draw(10)
-    here = []
-    for file, shard in enumerate(world.files[PACKED]):  # behind it, which of its blocks are here
-        is_here = rng.integers(0, 2, -(-shard.nbytes // block)).astype(np.uint8)
-        here.append(np.concatenate([shard, np.zeros(-shard.nbytes % 8, np.uint8), is_here]))
-        world.mapped[PACKED, file, 0] = address_of(here[-1])
-    runs, sources = world.plan(drawn, 0, 1)
-    targets = world.targets([np.zeros((10, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
-    has_sums, chunk_bytes = targets[0, PACKED, gather.CHECKSUMS] >= 0, world.chunk_rows * world.row_bytes[PACKED]
-    expected = set()
-    for run in runs.tolist():
-        file, row = run[gather.FILE], run[gather.ROW]
-        at, size = world.shards.get((file, run[gather.LANE], row // world.chunk_rows), (0, 0))
-        if has_sums and not whole and size == HEADER + chunk_bytes + 4 and world.chunk_rows > 1:
-            at, size = at + HEADER + row % world.chunk_rows * world.row_bytes[PACKED], world.row_bytes[PACKED]
-        shard_bytes = world.files[PACKED][file].nbytes
-        is_here = here[file][-(-shard_bytes // 8) * 8 :]
-        expected |= {(PACKED, file, n) for n in range(at // block, -(-(at + size) // block)) if size and not is_here[n]}
-    missing = gather.missing_blocks(targets, runs, sources, block, whole)
-    assert set(map(tuple, missing.tolist())) == expected
-
-
 def test_a_step_that_was_evicted_is_no_plan() -> None:
     world = World(np.random.default_rng(0))
     drawn = world.draw(5)

@@ -47,7 +47,7 @@ def test_the_home_of_the_user_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: p
     made("./~/store").close()  # a directory of that name
 
 
-@pytest.mark.parametrize("path", ["gs://bucket/store", "https://example.org/store", "memory://x"])
+@pytest.mark.parametrize("path", ["s3://bucket/store", "gs://bucket/store", "https://example.org/store", "memory://x"])
 def test_a_url_is_no_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for use in (made, db.check, db.marks):

@@ -18,7 +18,6 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.runtime import forks
-from diskbuffer.store.system.block_cache import BlockCache
 from tests.runtime.test_processes import in_fork
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -113,15 +112,6 @@ def held_elsewhere(lock: Any) -> Callable[[], None]:
         thread.join()
 
     return end
-
-
-def test_a_fork_uses_the_cache_of_buckets_though_another_thread_of_its_parent_had_its_lock(tmp_path: Path) -> None:
-    cache = BlockCache(tmp_path / "cache", 1 << 20, 1 << 12)
-    end = held_elsewhere(cache._lock)
-    try:
-        assert in_fork(lambda: cache.map("name", "key", 5000)) == 0
-    finally:
-        end()
 
 
 @pytest.mark.parametrize("name", ["_marking", "_building"])

@@ -8,16 +8,16 @@ namespace diskbuffer {
 
 namespace {
 
-// Hand the parts of a run's shard that a target reads on to `read(entry, chunk, offset, size)`, chunk by chunk: all of it, or the rows that
-// are wanted where these alone are read. What is in the tail only, and what is damaged, is left to the gather.
+// Hand the parts of a run's shard that a target reads on to `read(entry, chunk, offset, size)`, chunk by chunk; only the
+// rows that are wanted where these alone are read. What is in the tail only, and what is damaged, is left to the gather.
 template <typename Read>
-void for_each_part(const Target& target, const Source& source, const Run& run, bool whole, Read read) {
+void for_each_part(const Target& target, const Source& source, const Run& run, Read read) {
     const Shard shard(target, source);
     if (!shard.has(target, run.row, run.count)) return;
     for (const Chunk chunk : Chunks(target, shard, run, run.row, run.row + run.count)) {
         const Entry entry = load_entry(chunk.entry);
         if (!shard.contains(entry) || entry.size == 0) continue;
-        if (!whole && reads_rows(target, entry.size, chunk.count()))
+        if (reads_rows(target, entry.size, chunk.count()))
             read(chunk, true, entry.offset + HEADER + chunk.skipped() * target.row_bytes, chunk.count() * target.row_bytes);
         else
             read(chunk, false, entry.offset, entry.size);
@@ -59,7 +59,7 @@ void request_pages(const Batch& batch, int64_t page_bytes) noexcept {
         for (int64_t r = 0; r < batch.n_runs; r++) {
             const Run& run = batch.runs[r];
             const Source& source = batch.source(r, target.column);
-            for_each_part(target, source, run, false, [&](const Chunk& chunk, bool rows, int64_t offset, int64_t size) {
+            for_each_part(target, source, run, [&](const Chunk& chunk, bool rows, int64_t offset, int64_t size) {
                 if (rows) {
                     const Source& sums = batch.source(r, target.checksums);
                     pages.add(row_at(target, sums, run, chunk.first, ROW_CHECKSUM), chunk.count() * ROW_CHECKSUM);
@@ -69,27 +69,6 @@ void request_pages(const Batch& batch, int64_t page_bytes) noexcept {
         }
     }
     pages.send();
-}
-
-int64_t find_missing_blocks(const Batch& batch, int64_t block_bytes, bool whole, MissingBlock* missing, int64_t room) noexcept {
-    int64_t n = 0;
-    for (int64_t t = 0; t < batch.n_targets; t++) {
-        const Target& target = batch.targets[t];
-        if (target.chunk_rows == 0) continue;
-        for (int64_t r = 0; r < batch.n_runs; r++) {
-            const Run& run = batch.runs[r];
-            const Source& source = batch.source(r, target.column);
-            const uint8_t* is_here = source.at((source.size + 7) / 8 * 8);
-            for_each_part(target, source, run, whole, [&](const Chunk&, bool, int64_t offset, int64_t size) {
-                for (int64_t block = offset / block_bytes; block <= (offset + size - 1) / block_bytes; block++) {
-                    if (__atomic_load_n(is_here + block, __ATOMIC_ACQUIRE) != 0) continue;
-                    if (n < room) missing[n] = {target.column, run.file, block};
-                    n++;
-                }
-            });
-        }
-    }
-    return n;
 }
 
 }  // namespace diskbuffer

@@ -1,4 +1,4 @@
-// The bytes of files that a batch reads, before it does: to ask the disk for many pages at a time, and to fetch what is elsewhere.
+// The bytes of files that a batch reads, before it does: to ask the disk for many pages at a time.
 #pragma once
 
 #include <cstdint>
@@ -46,15 +46,5 @@ int64_t join_pages(const Source* pieces, int64_t n, int64_t page_bytes, Pages* s
 
 // Ask the system for all pages of a batch: first those of flat columns and of indices, then those of chunks, which indices point to.
 void request_pages(const Batch& batch, int64_t page_bytes) noexcept;
-
-// A block of a file that is not here.
-struct MissingBlock {
-    int64_t column, file, block;
-};
-
-// Find the blocks of shards that a batch reads, and that are not here; return how many there are, of which `room` are written. Behind a
-// file, from the next multiple of 8 on, is a byte for each block of `block_bytes` that tells whether it is here. With `whole`, of chunks
-// of which only some rows would be read, all are. A block may be there several times.
-int64_t find_missing_blocks(const Batch& batch, int64_t block_bytes, bool whole, MissingBlock* missing, int64_t room) noexcept;
 
 }  // namespace diskbuffer

@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,16 +49,6 @@ def default_threads() -> int:
     return min(8, usable)
 
 
-class Elsewhere(Protocol):
-    """Where files are, parts of which are brought here."""
-
-    def bring(self, plan: Plan, targets: Int64) -> None:
-        """Have all be here that a plan reads."""
-
-    def renew(self, plan: Plan, targets: Int64, target: int, run: int) -> bool:
-        """Have it come once more, as what is here of a run is damaged; return False where it was brought here just now."""
-
-
 class Gatherer:
     """Run plans, in `threads` threads; any number of callers at once.
 
@@ -69,13 +59,10 @@ class Gatherer:
     threads : int
     describe : callable
         ``describe(column, slot, stream, first, last)`` names rows, from position `first` to `last`, for errors.
-    elsewhere : Elsewhere, optional
-        What brings here what a plan reads, where the store's files are elsewhere.
     """
 
-    def __init__(self, largest_chunk: int, threads: int, describe: Describe, elsewhere: Elsewhere | None = None) -> None:
-        self._describe, self._elsewhere = describe, elsewhere
-        self._largest = largest_chunk
+    def __init__(self, largest_chunk: int, threads: int, describe: Describe) -> None:
+        self._describe, self._largest = describe, largest_chunk
         self.threads = threads
         self._helpers = Helpers("diskbuffer-gather", largest_chunk)
         self._pace_of_last: Pace | None = None
@@ -92,12 +79,7 @@ class Gatherer:
 
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
-        elsewhere = self._elsewhere
-        if elsewhere is not None:
-            elsewhere.bring(plan, memory.targets)
         damage = self._share(plan, memory, threads)
-        while elsewhere is not None and damage is not None and elsewhere.renew(plan, memory.targets, damage[1], damage[2]):
-            damage = self._share(plan, memory, threads)
         if damage is not None:
             raise self._error(plan, memory, damage)
 
@@ -105,8 +87,6 @@ class Gatherer:
         self, index: Index, mapped: Int64, memory: Memory, random: Philox, before: int, rows: int, ids: Int64
     ) -> bool | None:
         """Draw, plan and gather steps, as `quickly` does; fill in their ids, and return whether all could be read."""
-        if self._elsewhere is not None:
-            return None
         what = index.table, mapped, memory.targets, self._scratch(), random, before, rows, index.segment_rows, ids
         return self.quickly(len(ids), gather.gather_random, *what)
 

@@ -6,7 +6,7 @@ end. Where a window crosses from one segment to the next it becomes two runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,11 @@ class Plan:
         Address and size of the segment's file.
     epoch : object
         Keeps that memory mapped as long as the plan lives.
-    held : list
-        What else is kept: memory of its own that some of the sources are in.
     """
 
     runs: Int64
     sources: Int64
     epoch: Any
-    held: list[object] = field(default_factory=list)
 
 
 def make_plan(index: Index, maps: Mapped, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:

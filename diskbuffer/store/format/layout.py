@@ -120,10 +120,6 @@ class Layout:
         """Bytes of the index at the end of a shard."""
         return self.chunks(path) * ENTRY_BYTES
 
-    def looked_at(self, path: str) -> int | None:
-        """Bytes at the end of a segment's file that are read when it is mapped: a shard's index and identity; None for all."""
-        return self.index_bytes(path) + IDENTITY_BYTES if path in self.chunks_of else None
-
     def live_bytes(self, path: str) -> int:
         """Bytes of a live shard, sparse: every chunk at its largest, the spare ones, whose it is, the index."""
         room = (self.chunks(path) + SPARE_CHUNKS) * codec.bound(self.chunk_bytes(path))

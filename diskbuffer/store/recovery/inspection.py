@@ -68,8 +68,7 @@ class Inspected:
     def _open(self, path: str) -> None:
         layout = self._layout
         name, packed = layout.data_file(path, self.slot), path in layout.chunks_of
-        last = None if self._decode else layout.looked_at(path)
-        mapped = self._store.files.map(name, -1 if packed else layout.flat_bytes(path), writable=False, last=last)
+        mapped = self._store.files.map(name, -1 if packed else layout.flat_bytes(path), writable=False)
         if packed:
             self._look_at_chunks(path, mapped)
         self._maps[path] = mapped

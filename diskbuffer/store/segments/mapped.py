@@ -112,11 +112,8 @@ class Maps:
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
         self._check_open()
-        self.retire_gone()
         columns = [(path, self._paths.index(path)) for path in (self._paths if paths is None else paths)]
         slots, mapped = list(slots), []
-        name, looked_at = self._layout.data_file, self._layout.looked_at
-        self._files.expect((name(p, s), looked_at(p)) for s in slots for p, column in columns if s not in self._held[column])
         try:
             try:
                 for slot in slots:
@@ -161,14 +158,9 @@ class Maps:
                 writable = derived and self._writable
                 if derived or not self._is_final(slot):
                     self._layers.copy_up(name)
-                how = {"writable": writable, "random": packed, "last": self._layout.looked_at(path)}
-                mapped = checked_map(self._files, name, size, check, **how)
+                mapped = checked_map(self._files, name, size, check, writable=writable, random=packed)
             self.hold(path, slot, mapped)
         return mapped
-
-    def mapped(self, slot: int) -> list[Map]:
-        """Return the maps that a slot has now."""
-        return [held[slot] for held in self._held if slot in held]
 
     def _is_there(self, name: str, size: int) -> bool:
         try:
@@ -195,13 +187,6 @@ class Maps:
                 continue
             for slot in [slot for slot, mapped in held.items() if isinstance(mapped, Zeros)]:
                 self.retire(slot, (path,))
-
-    def retire_gone(self) -> None:
-        """Give up maps of files that have made room for others."""
-        if self._files.take_gone():
-            for path, held in zip(self._paths, self._held, strict=True):
-                for slot in [slot for slot, mapped in held.items() if self._files.is_gone(mapped)]:
-                    self.retire(slot, (path,))
 
     def retire(self, slot: int, paths: Iterable[str] | None = None) -> None:
         """Serve a slot from its old maps no more; readers of them can go on."""
@@ -234,20 +219,12 @@ class Maps:
             raise ClosedError(f"{self._files.root} was closed; open it again")
 
 
-def checked_map(files: Files, name: str, size: int, check: Callable[[Map], None], **how: Any) -> Map:
-    """Map a file, as `Files.map` does, and check it; once more, where it is not what it should be.
-
-    A writer elsewhere may have sealed it in between, or what is here of a file that is elsewhere may be damaged.
-    """
+def checked_map(files: Files, name: str, size: int, check: Callable[[Map], None], **how: bool) -> Map:
+    """Map a file, as `Files.map` does, and check it; once more where it is not what it should be: sealed since, perhaps."""
     found = files.map(name, size, **how)
     try:
         check(found)
     except CorruptionError:
-        files.mistrust(name)
         found = files.map(name, size, **how)
-        try:
-            check(found)
-        except CorruptionError:
-            files.mistrust(name)  # or a bucket's wrong answer would stay when it is well again
-            raise
+        check(found)
     return found

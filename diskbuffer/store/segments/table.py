@@ -45,8 +45,6 @@ class SegmentTable:
 
     def grow(self, slots: int, *, create: bool = False) -> None:
         """Have room for `slots` slots. Chunk files of the table that are not there are made only with `create`."""
-        if not self.slots:
-            self._files.expect((name, None) for name in table_files(self._layout, slots))
         for name, entry in self._entries.items():
             self._grow(self._parts[name], name, entry, slots, create)
         before, self.slots = self.slots, slots

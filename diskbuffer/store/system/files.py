@@ -428,10 +428,8 @@ class Files:
                 return found.value.decode()
         return ""
 
-    def map(self, name: str, size: int, *, writable: bool, random: bool = False, last: int | None = None) -> Map:  # noqa: ARG002
+    def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that must have `size` bytes (-1: as many as it has).
-
-        Of a file that is elsewhere, `last` bytes at its end are there then, or all of them (None), and others after `need` alone.
 
         One that is written to through the map has its space on the disk from then on, as `create` takes it: a copy of a store may
         have holes where there were zeros.
@@ -456,35 +454,6 @@ class Files:
             return self.map_open(fd, found, writable=writable, random=random)
         finally:
             os.close(fd)
-
-    # Files that are elsewhere, of which another class brings parts here
-
-    block_bytes = 0  # of the parts in which files come here; 0 where they are here
-
-    def expect(self, names: Iterable[tuple[str, int | None]]) -> None:
-        """Tell which files are mapped next, and how many of their last bytes, or all (None), are to be there then."""
-
-    def need(self, mapped: Map, begin: int, size: int) -> Map:  # noqa: ARG002
-        """Return a map, or another in its place, in which some bytes are there."""
-        return mapped
-
-    def mistrust(self, name: str) -> None:
-        """Tell that what is here of a file may be damaged."""
-
-    def end_threads(self) -> None:
-        """End the threads that bring parts here, if there are any."""
-
-    def figures(self) -> dict[str, int]:
-        """Return what was asked for elsewhere, and what is here of it."""
-        return {}
-
-    def take_gone(self) -> bool:
-        """Tell whether there may be maps for which `is_gone` holds, that this was not told of before."""
-        return False
-
-    def is_gone(self, mapped: Map) -> bool:  # noqa: ARG002
-        """Tell whether a map had better be given up for another of the same file."""
-        return False
 
     # Names
 
