@@ -137,9 +137,7 @@ class Photographer:
         until(lambda: "max_age" in self.script("return document.getElementById('sampling-note').innerText"), 60)
         take(self.driver, self.directory / "page-sampling.png", (WIDE[0], 670))
         self.open("health", "document.querySelector('#findings li')")
-        self.script("document.getElementById('measure').click()")
-        until(lambda: self.script("return document.querySelector('#limits td')?.innerText"), 120)
-        take(self.driver, self.directory / "page-health.png", (WIDE[0], 670))
+        take(self.driver, self.directory / "page-health.png", (WIDE[0], 310))
 
     def phone(self, best: int) -> None:
         """Take the pictures of a phone's window."""

@@ -82,7 +82,6 @@ TOUCHES_FILES = {
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",
     "inspect.plan": "temporary stores, and the room on the disk that a store is to be on",
-    "inspect.disk": "a store's files, past the page cache, for their speed",
     "inspect.page.picture": "a PNG in memory",
     "inspect.page.static_files": "the page's own files, which come with the package",
     "shown": "files that a user asks for",

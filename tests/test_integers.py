@@ -198,7 +198,7 @@ def test_integers_of_commands_are_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("number", ["80.5", "1e3", "x", "", "nan", "True", "9" * 5000])
-@pytest.mark.parametrize("command", [["view", "--port"], ["doctor", "--batch-size"], ["stats", "--rows"], ["stats", "--seed"]])
+@pytest.mark.parametrize("command", [["view", "--port"], ["stats", "--rows"], ["stats", "--seed"]])
 def test_a_command_refuses_what_is_no_whole_number(
     command: list[str], number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

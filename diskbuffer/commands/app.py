@@ -32,7 +32,6 @@ COMMANDS = {
     ),
     "stats": ("diskbuffer.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
     "plan": ("diskbuffer.commands.plan:plan", "Before a training: what it will take of the disk, from a trial."),
-    "doctor": ("diskbuffer.commands.doctor:doctor", "What limits sampling from a store here, and what to change."),
     "check": ("diskbuffer.commands.check:check", "Verify every structure and every checksum; --repair."),
     "snapshot": ("diskbuffer.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "copy": ("diskbuffer.commands.copy:copy", "A store from another: some episodes or columns, other compression."),

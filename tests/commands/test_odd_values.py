@@ -55,7 +55,7 @@ def some(lines: list[Any], n: int, seed: int) -> Iterator[Any]:
         yield lines[number]
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"view", "plan", "doctor", "import", "export"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"view", "plan", "import", "export"}))
 def test_commands(
     name: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

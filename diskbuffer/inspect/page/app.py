@@ -98,12 +98,6 @@ class Page:
         with self._heavy:
             return health.findings(reader)
 
-    def limits(self, _: Values) -> dict[str, Any]:
-        """Measure what limits sampling here, for some 20 seconds."""
-        self._watched.last().seen()
-        with self._heavy:
-            return health.limits(self._watched.path)
-
     def explained(self, error: Exception, token: str | None = None) -> Exception:
         """Return the reason for an error: that the store is gone by now, or another one, where that is so."""
         if _status(error) not in (410, 500):
@@ -141,7 +135,7 @@ def create_app(watched: Watched, prefix: str = "") -> Starlette:
     page = Page(watched)
     feeds = [
         *(page.state, page.overview, page.timeline, page.episodes, page.chosen, page.episode),
-        *(page.samplers, page.sampling, page.findings, page.limits),
+        *(page.samplers, page.sampling, page.findings),
     ]
     routes = [
         Route("/", _static("index.html")),

@@ -17,6 +17,7 @@ from diskbuffer.plugin import require
 
 Float64 = npt.NDArray[np.float64]
 _DPI, _MOST_LINES, _HUGE = 100, 8, 1e300
+_LEFT, _RIGHT, _TOP, _BOTTOM, _NAME = 70, 16, 26, 50, 26  # pixels around panels
 
 
 def curves(
@@ -65,10 +66,14 @@ def curves(
     lengths = {name: len(lines) for name, (lines, _) in arrays.items()} | {"x": len(places)}
     if len(set(lengths.values())) > 1 or places.ndim != 1 or not np.isfinite(places).all():
         raise InputError(f"expected arrays of one length, and x of (n,) finite numbers, found lengths {lengths}")
-    full = height * len(arrays) + 50
+    if width < 3 * _LEFT or height < 60:
+        raise InputError(f"a plot is at least {3 * _LEFT} pixels wide, and a panel 60 high, found {width} and {height}")
+    full = height * len(arrays) + _TOP + _BOTTOM
     check_size(full, width)
-    figure = figures.Figure((width / _DPI, full / _DPI), _DPI, layout="constrained")
+    figure = figures.Figure((width / _DPI, full / _DPI), _DPI)
     panels = figure.subplots(len(arrays), 1, sharex=True, squeeze=False).ravel()
+    gap = _NAME / (height - _NAME)  # for the name above each panel, of its height
+    figure.subplots_adjust(_LEFT / width, _BOTTOM / full, 1 - _RIGHT / width, 1 - (_TOP + _NAME) / full, None, gap)
     for panel, (name, (lines, whole)) in zip(panels, arrays.items(), strict=True):
         _draw(panel, name, places, lines, whole=whole)
     panels[-1].set_xlabel(_plain(x_label), parse_math=False)

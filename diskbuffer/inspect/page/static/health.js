@@ -1,4 +1,4 @@
-// What statistics and measurements find, in words.
+// What statistics find, in words.
 
 import { $, element, get } from "./api.js";
 
@@ -7,7 +7,6 @@ let app, looked = null;
 export function start(its) {
   app = its;
   $("look-again").addEventListener("click", () => look());
-  $("measure").addEventListener("click", measure);
 }
 
 export function show() {
@@ -27,22 +26,6 @@ async function look() {
     $("data-note").textContent = error.message;
     $("findings").replaceChildren();
     looked = null;
-  } finally {
-    button.disabled = false;
-  }
-}
-
-async function measure() {
-  const button = $("measure");
-  button.disabled = true;
-  $("limits-note").textContent = "measuring, for about 20 seconds …";
-  try {
-    const found = await get("limits");
-    $("limits-note").textContent = found.note;
-    const table = element("table", {}, element("tbody", {}, ...found.parts.map(([name, value]) => element("tr", {}, element("th", { scope: "row" }, name), element("td.number", {}, value)))));
-    $("limits").replaceChildren(element("p.words", {}, ...found.words.map((text) => element("span", {}, `${text} `))), element("div.scroll", {}, table));
-  } catch (error) {
-    $("limits-note").textContent = error.message;
   } finally {
     button.disabled = false;
   }
