@@ -14,6 +14,7 @@ def copy(
     *,
     where: str | None = None,
     columns: list[str] | None = None,
+    rename: list[str] | None = None,
     capacity: str | None = None,
     codec: list[str] | None = None,
     chunk_rows: Whole | None = None,
@@ -32,6 +33,9 @@ def copy(
         Which episodes, as `diskbuffer episodes` takes it: "return > 10 and ending == 'terminated'".
     columns
         One of the columns that are wanted; may be given several times. All by default. "obs" is all that begin with "obs/".
+    rename
+        Another name for a column, as OLD=NEW: obs/camera=obs/wrist; may be given several times. All other options take the old
+        names.
     capacity
         Keep the newest so many steps; "all" keeps all. As the store's by default.
     codec
@@ -46,14 +50,16 @@ def copy(
     """
     from diskbuffer.editing import copy as run
 
+    codecs = [(name, None if its == "auto" else its) for name, its in _pairs("codec", codec, "COLUMN=CODEC", "obs=zstd:1")]
     print(
         run(
             store,
             new,
             where=where,
             columns=columns,
+            rename=dict(_pairs("rename", rename, "OLD=NEW", "obs/camera=obs/wrist")),
             capacity=None if capacity is None else "all" if capacity == "all" else _number(capacity),
-            codec=dict(map(_codec, codec or ())),
+            codec=dict(codecs),
             chunk_rows=chunk_rows,
             frame_stack=frame_stack,
             progress=not quiet,
@@ -69,8 +75,12 @@ def _number(text: str) -> int:
         raise InputError(f"--capacity is a number of steps, or all, found {text!r}") from None
 
 
-def _codec(text: str) -> tuple[str, str | None]:
-    column, equals, codec = text.partition("=")
-    if not (column and equals and codec):
-        raise InputError(f"a codec is COLUMN=CODEC, such as --codec obs=zstd:1, found {text!r}")
-    return column, None if codec == "auto" else codec
+def _pairs(option: str, texts: list[str] | None, form: str, example: str) -> list[tuple[str, str]]:
+    """Read what was given as LEFT=RIGHT."""
+    pairs = []
+    for text in texts or ():
+        left, _, right = text.partition("=")
+        if not (left and right):
+            raise InputError(f"--{option} is {form}, such as --{option} {example}, found {text!r}")
+        pairs.append((left, right))
+    return pairs

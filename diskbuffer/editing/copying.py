@@ -1,11 +1,11 @@
-"""Copies of a store: of some episodes or columns, with another capacity, compression or stack."""
+"""Copies of a store: of some episodes or columns, with other names, another capacity, compression or stack."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +13,12 @@ from typing import Any, Literal
 from diskbuffer import Column, ReplayBuffer
 from diskbuffer.editing.buckets import download, is_url, upload
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
-from diskbuffer.editing.newest import newest_steps, within_capacity
+from diskbuffer.editing.newest import newest_steps
+from diskbuffer.editing.renaming import check_names, renamed, with_names
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeData, EpisodeTable, StoreInfo, integer, integer_or_none, read_info, writers_of
+from diskbuffer.plugin import EpisodeTable, StoreInfo, integer, integer_or_none, read_info, writers_of
 
 StorePath = str | os.PathLike[str]
 
@@ -28,6 +29,7 @@ def copy(
     *,
     where: str | None = None,
     columns: Collection[str] | None = None,
+    rename: Mapping[str, str] | None = None,
     capacity: int | Literal["all"] | None = None,
     codec: Mapping[str, str | None] | None = None,
     chunk_rows: int | None = None,
@@ -49,6 +51,9 @@ def copy(
         Which episodes: "return > 10 and ending == 'terminated'", as ``diskbuffer episodes --where`` has it.
     columns : collection of str, optional
         Which columns, by path; "obs" is all that begin with "obs/", too. Rewards and flags are always part of it.
+    rename : mapping of str to str, optional
+        Other names for columns, by path: ``{"obs/camera": "obs/wrist"}``. A part of an observation stays one, as it has more rows
+        than other columns; flags, rewards and tags have names that every store has. Other options take the names in `store`.
     capacity : int or "all", optional
         Keep the newest so many steps, or all from now on. As the store's by default; what it has beyond its capacity is not
         copied where steps are recorded anew.
@@ -70,6 +75,8 @@ def copy(
     ------
     InputError
         There is no such column or episode, an option does not fit, or something is at `new` already.
+    SchemaError
+        A column cannot be called that, or another is.
     CorruptionError
         The store is damaged.
     LockedError
@@ -85,78 +92,31 @@ def copy(
         return upload(store, str(new), progress=progress)
     frame_stack = integer_or_none("frame_stack", frame_stack)
     path = place_beside(new, store)
-    several, info = writers_of(store) is not None, read_info(store)
+    several, info, names = writers_of(store) is not None, read_info(store), dict(rename or {})
     most = info.capacity
     if capacity is not None:
         most = None if capacity == "all" else integer("capacity", capacity, frame_stack or info.frame_stack)
     resized = most != info.capacity
     stacked = frame_stack not in (None, info.frame_stack)
-    asked = (where, columns, codec or None, chunk_rows)
+    asked = (where, columns, names or None, codec or None, chunk_rows)
     if not several and all(option is None for option in asked) and not stacked:
         return _linked(store, path, {"capacity": most} if resized else {})
 
     def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
         return newest_steps(table, most, info)
 
-    def change(new: NewStore) -> NewStore:
+    with closing(StoreSource(store, where, some_columns(columns), choose=choose, frame_stack=frame_stack)) as source:
+        if not len(source.table):
+            raise InputError("there is no such episode: nothing would be in the new store")
+        check_names(source.contents, names)
         changes: dict[str, Any] = {"capacity": most, "segment_rows": None} if resized else {}
         changes |= {} if chunk_rows is None else {"chunk_rows": chunk_rows}
-        return new.changed(columns=_recoded(new.columns, codec or {}), **changes)
-
-    with closing(StoreSource(store, where, some_columns(columns), choose=choose, frame_stack=frame_stack)) as source:
-        return rewrite(source, path, "copy", change, progress)
-
-
-def delete(store: StorePath, new: StorePath, where: str, *, progress: bool = True) -> Path:
-    """Write a new store without some episodes. The store stays as it is: remove it once the new one is what you want.
-
-    Parameters
-    ----------
-    store, new : path-like
-        At `new` there must be nothing, or an empty directory.
-    where : str
-        Which episodes to leave out, as ``diskbuffer episodes --where`` has it.
-    progress : bool
-        Whether to show progress.
-
-    Returns
-    -------
-    pathlib.Path
-        The new store's path.
-
-    Raises
-    ------
-    InputError
-        It holds for no episode, or for all of them; or as for `copy`.
-    CorruptionError, LockedError
-        As for `copy`.
-    """
-    path = place_beside(new, store)
-
-    def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
-        table = within_capacity(table, info)
-        gone = table.where(where)
-        if not gone.any():
-            raise InputError(f"{store} has no episode for which that holds: there is nothing to delete")
-        return table.select(~gone)
-
-    with closing(StoreSource(store, choose=choose)) as source:
-        return rewrite(source, path, "delete", lambda new: new, progress)
-
-
-def rewrite(
-    source: StoreSource,
-    path: Path,
-    what: str,
-    change: Callable[[NewStore], NewStore],
-    progress: bool,
-    through: Callable[[EpisodeData], EpisodeData] = lambda episode: episode,
-) -> Path:
-    """Write a source's episodes to a new store, like its own but for a change. `through` is what each episode passes."""
-    if not len(source.table):
-        raise InputError("there is no such episode: nothing would be in the new store")
-
-    return change(NewStore.like(source)).write(path, what, [source], map(through, source.episodes()), progress)
+        like = NewStore.like(source)
+        made = like.changed(
+            columns=renamed(_recoded(like.columns, codec or {}), names), derived=renamed(like.derived, names), **changes
+        )
+        episodes = (with_names(episode, names) for episode in source.episodes())
+        return made.write(path, {"edit": "copy", "rename": names}, [source], episodes, progress)
 
 
 def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path:

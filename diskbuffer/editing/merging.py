@@ -86,7 +86,8 @@ def merge(
             metadata=None if "metadata" in lost else alike[0].options["metadata"],
             tags=tuple(dict.fromkeys(tag for one in alike for tag in one.options["tags"])),
         )
-        return merged.write(path, "merge", sources, (episode for source in sources for episode in source.episodes()), progress)
+        episodes = (episode for source in sources for episode in source.episodes())
+        return merged.write(path, {"edit": "merge"}, sources, episodes, progress)
 
 
 def _refuse_others(name: str, source: StoreSource, other_name: str, other: StoreSource) -> None:
@@ -107,8 +108,7 @@ def _refuse_others(name: str, source: StoreSource, other_name: str, other: Store
         raise SchemaError(
             "stores to be merged must have the same columns:\n"
             + "\n".join(lines)
-            + f"\nGive {either('columns=', '--columns')} with those that all have, or make them alike first, with copy and "
-            + either("rename_column", "rename-column")
+            + f"\nGive {either('columns=', '--columns')} with those that all have, or make them alike first, with copy"
         )
 
 

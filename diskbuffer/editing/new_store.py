@@ -66,11 +66,15 @@ class NewStore:
             fill(appender, episodes, told)
 
     def write(
-        self, path: Path, what: str, sources: Sequence[StoreSource], episodes: Iterable[EpisodeData], progress: bool
+        self, path: Path, what: Mapping[str, Any], sources: Sequence[StoreSource], episodes: Iterable[EpisodeData], progress: bool
     ) -> Path:
-        """Make it beside a path, and move it there; return the path. `what` is done, to the sources that the episodes are of."""
+        """Make it beside a path, and move it there; return the path.
+
+        `what` describes the edit, in JSON, and `sources` are what the episodes are of: what a run that was killed has left is
+        finished where both are the same.
+        """
         self.check()
-        task = {"edit": what, "of": [source.fingerprint() for source in sources], "store": self.describe()}
+        task = {**what, "of": [source.fingerprint() for source in sources], "store": self.describe()}
         steps = sum(int(source.table.length.sum()) for source in sources)
         with Unfinished(path, task) as unfinished:
             with progress_bar(steps, 0, progress, "steps") as shown:

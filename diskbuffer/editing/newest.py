@@ -12,11 +12,6 @@ from diskbuffer.plugin import EpisodeTable, StoreInfo
 Int64 = npt.NDArray[np.int64]
 
 
-def within_capacity(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
-    """Return the newest steps that the store's own capacity holds: what a store that is made anew has of it."""
-    return newest_steps(table, info.capacity, info)
-
-
 def newest_steps(table: EpisodeTable, capacity: int | None, info: StoreInfo) -> EpisodeTable:
     """Return the newest steps, `capacity` of them, or all where there are fewer, or it is None.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
 import os
@@ -194,12 +193,6 @@ class StoreSource:
             self.close()
             self._read = 0
         return rows
-
-    def part(self, which: Any) -> StoreSource:
-        """Return a source of some of the episodes, by a mask or numbers of rows of the table; this one closes both."""
-        part = copy.copy(self)
-        part._table = self._table.select(which)
-        return part
 
     def close(self) -> None:
         """Release what is mapped of the store."""

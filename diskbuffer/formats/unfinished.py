@@ -53,10 +53,6 @@ class Unfinished:
         self.place = self._directory / "data"
         self._task = json.loads(json.dumps(task))
 
-    def is_begun(self) -> bool:
-        """Tell whether an earlier run has begun the same, and not finished it."""
-        return bool(_read(self._directory / _TASK) == self._task)
-
     def __enter__(self) -> Self:
         if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
             raise InputError(f"there is something at {self.target} already; give a path at which there is nothing")
@@ -74,7 +70,7 @@ class Unfinished:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(f"another process is making {self.target}; wait for it, or stop it") from None
-        if not self.is_begun():
+        if _read(self._directory / _TASK) != self._task:
             self._restart()
             write_json(self._directory / _TASK, self._task)
 

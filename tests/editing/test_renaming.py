@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.editing import stores
 )
 def test_a_renamed_column_has_the_same_values(kind: str, old: str, name: str, tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 25, columns=stores.COLUMNS[kind], frame_stack=3)
-    editing.rename_column(made.path, tmp_path / "new", old, name, progress=False)
+    editing.copy(made.path, tmp_path / "new", rename={old: name}, progress=False)
     wanted = stores.episodes(made.path)
     assert wanted
     for one in wanted:
@@ -32,10 +33,37 @@ def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
     with db.ReplayBuffer(made.path) as buffer:
         buffer.columns.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float64))
         wanted = len(buffer)
-    editing.rename_column(made.path, tmp_path / "new", "value", "critic", progress=False)
+    editing.copy(made.path, tmp_path / "new", rename={"value": "critic"}, progress=False)
     with db.ReplayBuffer(tmp_path / "new", mode="r") as buffer:
         assert "value" not in buffer.columns.derived
         assert buffer.at(buffer.steps(), columns=["critic"])["critic"].tolist() == list(range(wanted))
+
+
+def test_names_go_with_all_else_that_a_copy_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other options are by the old names. Columns may change places, also after a copy that left them was interrupted."""
+    alike = {"left": db.Column((), "int8"), "right": db.Column((), "int8")}
+    made = stores.make(tmp_path / "store", 25, columns={**stores.COLUMNS["dict"], **alike}, capacity=None)
+    options: dict[str, Any] = {"codec": {"obs/camera": "zstd:3"}, "where": "length > 3", "progress": False}
+    options["columns"] = ["obs/camera", "action/grip", "left", "right"]
+    with monkeypatch.context() as patched:
+        patched.setattr(db.ReplayBuffer, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            editing.copy(made.path, tmp_path / "new", rename={"obs/camera": "obs/wrist"}, **options)
+    names = {"obs/camera": "obs/wrist", "left": "right", "right": "left"}
+    editing.copy(made.path, tmp_path / "new", rename=names, **options)
+    wanted = [one for one in stores.episodes(made.path) if len(one["reward"]) > 3]
+    assert wanted
+    for one in wanted:
+        for gone in ("obs/arm%20joints", "action/move", "priority", "advantage"):
+            one.pop(gone, None)
+        one.update({name: one.pop(old) for old, name in names.items()})
+    stores.assert_same(stores.episodes(tmp_path / "new"), wanted)
+    with db.ReplayBuffer(tmp_path / "new", mode="r") as buffer:
+        assert buffer.columns["obs/wrist"].codec == "zstd:3"
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -48,7 +76,7 @@ def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
         ("action/move", "reward/x", "every store has"),
         ("obs/camera", "camera", "observations are"),
         ("action/move", "obs/move", "observations are"),
-        ("action/move", "action/grip", "already"),
+        ("action/move", "action/grip", "2 columns"),
         ("action/move", "action", "inside another"),
         ("action/move", "_hidden", "identifier"),
         ("value", "a/b", "nested"),
@@ -59,7 +87,7 @@ def test_names_that_cannot_be_are_refused(old: str, name: str, message: str, tmp
         stores.add_episode(buffer, 3, np.random.default_rng(0), "truncated")
         buffer.columns.write("value", buffer.steps(), np.zeros(3))
     with pytest.raises(db.errors.SchemaError, match=message):
-        editing.rename_column(tmp_path / "store", tmp_path / "new", old, name, progress=False)
+        editing.copy(tmp_path / "store", tmp_path / "new", rename={old: name}, progress=False)
     assert [file.name for file in tmp_path.iterdir()] == ["store"]
 
 

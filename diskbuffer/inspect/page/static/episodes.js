@@ -6,7 +6,7 @@ import { Chart } from "./charts.js";
 const ENDINGS = ["terminated", "truncated", "cut off", "running"]; // each has a colour, in page.css
 const PAGE = 50;
 const MOST = 5000; // episodes in a selection: their names are in the commands
-const LONGEST = 2000; // characters of a condition
+const LONGEST = 1996; // characters of a condition, which takes 2000, "not" among them
 const chosen = new Set(); // ids of episodes
 const running = new Set(); // of those, the ones that are not over
 let app, chart, points = null;
@@ -188,10 +188,10 @@ function drawChosen() {
   const tag = $("tag-name").value;
   const commands = [
     short && !tag.startsWith("-")
-      ? ["Tag them (in the process that writes: buffer.tag)", `diskbuffer tag ${shell} ${inShell(tag)} --where '${where}'`]
-      : ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db, numpy as np\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    episodes = buffer.episodes\n    buffer.tag(${quoted(tag)}, episodes.start[np.isin(episodes.id, ${over})])`],
+      ? ["Tag them (in the process that writes: set_tag of its own buffer's episodes)", `diskbuffer tag ${shell} ${inShell(tag)} --where '${where}'`]
+      : ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db, numpy as np\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    episodes = buffer.episodes\n    episodes[np.isin(episodes.id, ${over})].set_tag(${quoted(tag)})`],
     short ? ["Copy them to a store of their own", `diskbuffer copy ${shell} ./${inShell(`${name}-chosen`)} --where '${where}'`] : null,
-    short ? ["Make a store without them", `diskbuffer delete ${shell} ./${inShell(`${name}-others`)} --where '${where}'`] : null,
+    short ? ["Make a store without them", `diskbuffer copy ${shell} ./${inShell(`${name}-others`)} --where 'episode not in ${names}'`] : null,
     ["Export them, one file each", `import diskbuffer as db, numpy as np\nfrom diskbuffer.nested import flatten\n\nwith db.ReplayBuffer(${literal}, mode="r") as buffer:\n    for episode in buffer.episodes[np.isin(buffer.episodes.id, ${names})]:\n        arrays = {path.replace("/", "."): values.numpy() for path, values in flatten(buffer.episode(episode)).items()}\n        np.savez_compressed(f"episode-{episode.id}.npz", **arrays)`],
     ids.length === 1 ? ["As a video", `diskbuffer show ${shell} ${ids[0]} --out episode-${ids[0]}.mp4`] : null,
   ].filter(Boolean);
