@@ -744,7 +744,7 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
 
 
 def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
-    assert len(db.errors.__all__) == 20
+    assert len(db.errors.__all__) == 19
     assert all(issubclass(getattr(db.errors, name), db.DiskBufferError) for name in db.errors.__all__)
     assert issubclass(db.InputError, ValueError)
     assert issubclass(db.errors.EmptyBufferError, LookupError)

@@ -22,8 +22,8 @@ def make_sure(store: Store, synced: tuple[int, ...], *, closed: bool) -> None:
     for stream, (head, expected) in enumerate(zip(store.heads().tolist(), synced, strict=True)):
         if head < expected:
             raise CorruptionError(missing_rows(store, f"{head + 1} to {expected}", stream))
-    decode, by_stream = is_mixed(store.layout), store.table.by_stream()
-    for slots in by_stream:
+    decode = is_mixed(store.layout)
+    for slots in store.table.by_stream():
         for slot in slots.tolist():
             if store.verification.is_sealed(slot):
                 continue
