@@ -17,7 +17,7 @@ from diskbuffer.environment import numbers as as_numbers
 from diskbuffer.episode_data import Contents, EpisodeData, Format, Rows, Source, Writer
 from diskbuffer.episode_table import EpisodeTable
 from diskbuffer.integers import integer, integer_or_none, shown
-from diskbuffer.nested import flatten, leaves, one_of, put, put_argument, value_at
+from diskbuffer.nested import leaves, one_of, put, put_argument, value_at
 from diskbuffer.paths import local_path
 from diskbuffer.reader import Reader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
@@ -85,7 +85,6 @@ __all__ = [
     "describe_spaces",
     "either",
     "escape_key",
-    "flatten",
     "for_command_line",
     "format_option",
     "human_size",
