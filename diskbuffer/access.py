@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from diskbuffer.errors import ClosedError, CorruptionError, LockedError, ReadOnlyError
+from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, ReadOnlyError
 
 if TYPE_CHECKING:
     from diskbuffer.closing import Closing
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from diskbuffer.store.store import Store
 
 _TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
+
+
+class OfBuffer:
+    """What a buffer hands out. It is neither copied nor pickled: a copy would close what the buffer has open."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise an InputError: who copies or pickles this is to take the buffer."""
+        raise InputError(
+            f"{type(self).__name__} is a part of an open buffer, and cannot be copied or pickled; copy or pickle the buffer, and "
+            "ask that for it"
+        )
 
 
 class Access:

@@ -816,7 +816,7 @@ class ReplayBuffer:
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
         opened = self, self.path, self._store, self._gathered, self._access, self._marking, self._building
-        return Copies(*opened, recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
+        return Copies(*opened, _recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
 
     @property
     def episodes(self) -> Episodes:

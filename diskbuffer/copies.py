@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.access import Access
+from diskbuffer.access import Access, OfBuffer
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.marking import make_mark, make_snapshot
@@ -21,8 +21,8 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 
 
-@dataclass(frozen=True)
-class Copies:
+@dataclass(frozen=True, repr=False)
+class Copies(OfBuffer):
     """Copies of a buffer: `snapshot` makes a store of its own, `mark` keeps the buffer as it is now, inside of the store.
 
     ``ReplayBuffer(path, mark=name)`` goes back to a mark.
@@ -35,7 +35,7 @@ class Copies:
     _access: Access
     _marking: AbstractContextManager[Any]
     _building: AbstractContextManager[Any]  # held while no column may be removed
-    recover: Callable[[Path], None]  # has a copy of a store that somebody writes to be one that was closed
+    _recover: Callable[[Path], None]  # has a copy of a store that somebody writes to be one that was closed
 
     def snapshot(self, path: str | os.PathLike[str]) -> Path:
         """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on, here or elsewhere.
@@ -85,7 +85,7 @@ class Copies:
                 self._copy(building.files, 0)
             else:  # the writer is elsewhere
                 back_up(self._store.files, building.files)
-                self.recover(building.files.root)
+                self._recover(building.files.root)
             if not building.put():
                 raise NotAStoreError(f"there is something at {wanted} by now; give another path")
         return wanted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.access import Access
+from diskbuffer.access import Access, OfBuffer
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.errors import InputError
@@ -34,6 +34,7 @@ class Episode(EpisodeFields):
     """
 
     _reader: EpisodeReader | None = None
+    _buffer: object = None  # which stays open meanwhile
 
     def __getstate__(self) -> None:
         """Return nothing: the buffer does not go with a pickle."""
@@ -127,7 +128,7 @@ class Episode(EpisodeFields):
         return found
 
 
-class Episodes:
+class Episodes(OfBuffer):
     """Episodes of a buffer of which a step can be sampled, stream after stream: a table that is read when it is first asked for.
 
     Index it as an array: ``episodes[3]`` is the fourth of them, ``episodes[episodes.length > 100]`` are some, which samplers
@@ -198,6 +199,11 @@ class Episodes:
     def __len__(self) -> int:
         return len(self._table)
 
+    def __repr__(self) -> str:
+        if self._known is None:
+            return "<Episodes, not read yet>"
+        return f"<Episodes: {len(self):,}, of {int(self.length.sum()):,} steps>"
+
     def __iter__(self) -> Iterator[Episode]:
         return (self[n] for n in range(len(self)))
 
@@ -216,7 +222,7 @@ class Episodes:
             except (IndexError, TypeError) as error:
                 raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
         episode = Episode(*self._table.one(n))
-        episode._reader = self._source
+        episode._reader, episode._buffer = self._source, self._buffer
         return episode
 
     def find(self, id: int) -> Episode:
@@ -266,7 +272,7 @@ class Episodes:
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         """
-        steps = self.start if self._steps is None else self._steps
+        steps = self.start if self._steps is None else self._steps  # so that `of` costs no table
         with self._reader.lock:
             self._access.write_columns()
             return tag_episodes(self._derived, tag, steps)

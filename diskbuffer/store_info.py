@@ -119,10 +119,13 @@ def read_info(place: str | os.PathLike[str], damage: str | None = None) -> Store
     return StoreInfo.of(path, layout, None, damage)
 
 
-def writers_of(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """Return the names of the writers whose stores are below a directory; None where it has one store, or something else."""
+def writers_of(place: str | os.PathLike[str]) -> dict[str, int] | None:
+    """Return the writers whose stores are below a directory, in the order in which they came, and the environments of each.
+
+    None where the directory has one store, or something else. A writer that has just come may have no store yet.
+    """
     files = Files(local_path(place))
-    return tuple(entry.name for entry in read_description(files).writers) if is_gathering(files) else None
+    return {entry.name: entry.streams for entry in read_description(files).writers} if is_gathering(files) else None
 
 
 @dataclass(frozen=True)

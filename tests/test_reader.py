@@ -182,7 +182,7 @@ def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:
     for writer, obs in numbers.items():
         with db.ReplayBuffer(path, columns=columns, writer=writer) as buffer:
             buffer.extend(obs, obs[1:], obs[1:] * 0.5)
-    assert writers_of(path) == ("a", "b")
+    assert writers_of(path) == {"a": 1, "b": 1}
     assert writers_of(path / "a") is None
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from diskbuffer.access import Access
+from diskbuffer.access import Access, OfBuffer
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
@@ -22,7 +22,7 @@ from diskbuffer.recording.pictures import Pictures
 from diskbuffer.schema import Column
 
 
-class Columns(Mapping[str, Column]):
+class Columns(OfBuffer, Mapping[str, Column]):
     """The columns of a buffer, by path; ``is_last`` and ``row_checksum`` among them, which are written by the buffer itself.
 
     A mapping of str to `Column`, as of when it was asked for: those that were recorded with the steps, then those that were

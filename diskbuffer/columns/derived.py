@@ -99,7 +99,7 @@ class DerivedColumns:
             raise InputError(f"a column's name must be a string, found {name!r}")
         schema = self._store.layout.schema
         if name == TAG:
-            raise SchemaError("column 'tag' has the numbers of tags; give them with tag()")
+            raise SchemaError("column 'tag' has the numbers of tags; give them with set_tag() of episodes")
         if name in self._kept:
             raise SchemaError(f"column {name!r} belongs to a sampler that is in use; its update() writes to it")
         if name in schema.columns and name not in schema.derived:
@@ -217,10 +217,6 @@ class DerivedColumns:
         self._fits(name, column)
         segments = self._kept[name] = ColumnSegments(self, name, column, check)
         return segments
-
-    def release(self, name: str) -> None:
-        """Let another sampler keep a column. The one that kept it must not be used any more."""
-        self._kept.pop(name, None)
 
     # Passes over the columns of whole streams
 

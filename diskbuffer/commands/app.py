@@ -31,7 +31,7 @@ COMMANDS = {
         "A page in the browser: episodes, a player, what is sampled; also over ssh.",
     ),
     "stats": ("diskbuffer.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
-    "plan": ("diskbuffer.commands.plan:plan", "Before a training: what it will take of the disk, from a trial."),
+    "plan": ("diskbuffer.commands.plan:plan", "What a training will take of the disk, from a trial or a store."),
     "check": ("diskbuffer.commands.check:check", "Verify every structure and every checksum; --repair."),
     "snapshot": ("diskbuffer.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "copy": ("diskbuffer.commands.copy:copy", "A store from another: some episodes or columns, other names or compression."),

@@ -26,5 +26,5 @@ def refuse_several(path: str, why: str) -> None:
     """Raise an InputError for a directory of several writers' stores, where a command is for one store."""
     names = writers_of(path)
     if names is not None:
-        first = f"{path.rstrip('/')}/{names[0]}" if names else "one of them"
+        first = f"{path.rstrip('/')}/{next(iter(names))}" if names else "one of them"
         raise InputError(f"{path} has the stores of {len(names):,} writers, and {why}; give the path of one, such as {first}")

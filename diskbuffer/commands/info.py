@@ -29,7 +29,7 @@ def info(path: str, /, *, json: bool = False) -> int:
         Print JSON, with everything that is known.
     """
     if (writers := writers_of(path)) is not None:
-        return _info_of_several(local_path(path), writers, json=json)
+        return _info_of_several(local_path(path), tuple(writers), json=json)
     try:
         found = summary(Reader(path, tolerate_damage=True))
     except CorruptionError as error:

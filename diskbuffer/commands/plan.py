@@ -71,7 +71,8 @@ def plan(
     pictures = True if grey else False if colour else None
     if env is None and (stack, pictures, resize, envs) != (None, None, None, 1):
         raise InputError("--stack, --grey, --colour, --resize and --envs need --env: a store that is there has its own")
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         if env is None:
             found = plan_store(path, capacity=capacity, steps=steps)

@@ -67,8 +67,7 @@ def show(
         if given is not None and given < 1:
             raise InputError(f"--{name} must be at least 1, found {given}")
     reader = Reader(path, tolerate_damage=True)
-    root = reader.path
-    if out is not None and isinstance(root, Path) and out.absolute().resolve().is_relative_to(root.resolve()):
+    if out is not None and out.absolute().resolve().is_relative_to(reader.path.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
     found = footage(reader, episode)
     if found is None:

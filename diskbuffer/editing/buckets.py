@@ -59,7 +59,7 @@ class _Place:
                     f"{self.url} has names that cannot be files of a store; nothing was copied: {why}"
                 ) from None
             raise UnreachableError(
-                f"could not {what} {self.url}{'/' if name else ''}{name}: {why}. Nothing was changed: there is no new store. The "
+                f"could not {what} {self.url}{'/' if name else ''}{name}: {why}. There is no new store. The "
                 "same call begins anew; AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and others say where, and as whom"
             ) from None
 

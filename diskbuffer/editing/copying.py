@@ -85,7 +85,9 @@ def copy(
         The bucket does not answer, or does not allow it.
     """
     if is_url(store) or is_url(new):
-        if any(option is not None for option in (where, columns, capacity, codec or None, chunk_rows, frame_stack)):
+        if any(
+            option is not None for option in (where, columns, capacity, codec or None, chunk_rows, frame_stack, rename or None)
+        ):
             raise InputError("a store in a bucket is copied as it is: copy it down first, and choose from the copy")
         if is_url(store):
             return download(str(store), new, progress=progress)

@@ -177,7 +177,8 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
         if _LOOSELY * ratio > 1:  # they are written as they are
             ratio = max(0.0, rows - live) / sealed if sealed else min(1.0, rows / live)
         packing[name] = Packing(ratio, min(1.0, _LOOSELY * ratio))
-    found = _forecast(info, fixed, packing, usage.rows / there, steps, shutil.disk_usage(path).free + usage.disk_bytes)
+    room = shutil.disk_usage(path).free + usage.disk_bytes - usage.marks
+    found = _forecast(info, fixed, packing, usage.rows / there, steps, room)
     files = info.n_envs * math.ceil(found.kept * usage.rows / there / info.n_envs / info.segment_rows)
     later = {name: files * info.segment_rows * stored.columns[name].row_bytes for name in stored.derived}  # for all steps
     disk = found.disk + sum(later.values())

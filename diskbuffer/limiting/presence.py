@@ -6,12 +6,13 @@ import time
 
 from diskbuffer.errors import LockedError
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.uncopied import Uncopied
 from diskbuffer.store.system.files import Files
 
 _PATIENCE = 5.0  # seconds; who asks has the lock for some microseconds
 
 
-class Presence:
+class Presence(Uncopied):
     """A role: be in it, and ask whether others are.
 
     Parameters

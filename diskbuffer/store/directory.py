@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -288,15 +287,6 @@ def refuse_links(files: Files, layout: Layout, slots: int, below: str = "") -> N
             if files.is_directory(path):
                 continue
         raise CorruptionError(f"{files.root / path} is no directory of the store: it is missing, or a link")
-
-
-def refuse_all_links(files: Files) -> None:
-    """Raise a CorruptionError where anything in the store is neither a file nor a directory: other tools follow links."""
-    for path, found in files.walk():
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-            raise CorruptionError(
-                f"{files.root / path} is a link, or a pipe; a store has files and directories, and nothing else"
-            )
 
 
 def tail_file(layout: Layout, path: str) -> str:

@@ -24,7 +24,9 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 from diskbuffer.adapters.ray import RayReplayBuffer  # noqa: E402
 from diskbuffer.adapters.ray.blocks import Blocks  # noqa: E402
 from diskbuffer.adapters.ray.names import SHARDS, Together, unique  # noqa: E402
+from diskbuffer.adapters.ray.near import Near  # noqa: E402
 from diskbuffer.adapters.ray.packing import joined, pack, unpack  # noqa: E402
+from diskbuffer.gathering.description import join  # noqa: E402
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -304,6 +306,23 @@ def test_names_are_the_same_wherever_a_step_is_read(shards: list[tuple[int, int]
         first += streams
     assert together.unique(np.array([-1])).tolist() == [-1]
     assert together.shards == {number for number, _ in shards}
+
+
+def test_a_shard_without_a_store_does_not_take_the_steps_of_those_that_came_after_it(tmp_path: Path) -> None:
+    def fill(shard: int) -> None:
+        with db.ReplayBuffer(tmp_path, columns=COLUMNS, writer=f"shard-{shard}", n_envs=1) as buffer:
+            buffer.extend(obs=np.full((21, 3), shard), action=np.zeros(20, int), reward=np.zeros(20))
+
+    fill(0)
+    near = Near(tmp_path, 3600.0, {"seed": 0})
+    try:
+        with db.ReplayBuffer(tmp_path, writer="shard-0", mode="r") as buffer:
+            join(tmp_path, "shard-1", buffer._store.layout)
+        fill(2)
+        near.refresh()
+        assert set((near.sample(64, None)["steps"] % SHARDS).tolist()) == {0, 2}
+    finally:
+        near.close()
 
 
 @given(st.lists(st.sampled_from([None, True, False]), max_size=40), st.integers(1, 3), st.integers(1, 9))

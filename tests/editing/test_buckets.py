@@ -109,7 +109,7 @@ def test_the_stores_of_several_writers_go_by_the_command(
 def test_a_copy_up_that_was_cut_short_is_no_store(requests: int, server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     server.refuses = after(requests % len(files(store)), "PUT")  # -1: all but the last file arrive
-    with pytest.raises(UnreachableError, match=r"could not write s3://runs/some/.* Nothing was changed"):
+    with pytest.raises(UnreachableError, match=r"could not write s3://runs/some/.* There is no new store"):
         editing.copy(store, url, progress=False)
     server.refuses = never
     with pytest.raises(NotAStoreError, match="there is no store at s3://"):
@@ -125,7 +125,7 @@ def test_a_copy_down_that_was_cut_short_leaves_nothing(requests: int, server: S3
     store = make(tmp_path / "store")
     editing.copy(store, url, progress=False)
     server.refuses = after(requests, "GET")
-    with pytest.raises(UnreachableError, match="Nothing was changed"):
+    with pytest.raises(UnreachableError, match="There is no new store"):
         editing.copy(url, tmp_path / "back", progress=False)
     assert os.listdir(tmp_path) == ["store"]
     server.refuses = never
@@ -254,6 +254,8 @@ def test_calls_that_do_not_fit(server: S3Server, url: str, tmp_path: Path, monke
         editing.copy(url, tmp_path / "new", where="return > 1", progress=False)
     with pytest.raises(db.InputError, match="copy it down first"):
         editing.copy(store, url, capacity=100, progress=False)
+    with pytest.raises(db.InputError, match="copy it down first"):
+        editing.copy(store, url, rename={"action": "move"}, progress=False)
     with pytest.raises(db.InputError, match="s3://BUCKET/PATH"):
         editing.copy(store, f"s3://{BUCKET}/", progress=False)
     with pytest.raises(db.InputError, match="is a URL"):

@@ -336,6 +336,14 @@ def test_gaps_are_left_and_single_points_are_seen() -> None:
     assert len(gaps) == 1
 
 
+@pytest.mark.parametrize("values", [[1.0], [1.0, np.nan, np.nan, 2.0, 3.0], [1.0, 2.0, np.nan, np.nan, 1.0]])
+def test_a_point_alone_at_an_end_is_seen(values: list[float]) -> None:
+    ys, xs = drawn(decoded(pictures.curves({"value": values}))).T
+    assert len(ys) > 4
+    if len(values) > 1:
+        assert np.ptp(xs) > 600
+
+
 def test_what_cannot_be_plotted_is_refused() -> None:
     with pytest.raises(db.InputError, match="found none"):
         pictures.curves({})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -325,3 +327,34 @@ def test_a_dropped_buffer_whose_maps_the_collector_finalizes_first_does_not_cras
 @pytest.mark.parametrize("seed", range(8))
 def test_random_operations_on_buffers_that_are_dropped(tmp_path: Path, seed: int) -> None:
     subprocess.run([sys.executable, _DROPPING, str(seed), "150", tmp_path], check=True, timeout=300)
+
+
+# Copies of what belongs to a buffer
+
+
+@pytest.mark.parametrize("part", ["episodes", "columns", "copies"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickle.dumps])
+def test_parts_of_a_buffer_are_not_copied_and_nothing_it_has_open_is_closed(
+    part: str, copied: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    with filled(tmp_path / "one", 60) as buffer:
+        with pytest.raises(db.InputError, match="copy or pickle the buffer"):
+            copied({"kept": getattr(buffer, part)} if copied is not copy.copy else getattr(buffer, part))
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copied(buffer._store.files)
+        with filled(tmp_path / "two", 60) as other:
+            buffer.cut_off()
+            assert buffer.episodes.set_tag("mine") == 1
+            buffer.clear()
+            buffer.flush()
+            assert other.episodes.tag_names == ()
+    for name in ("one", "two"):
+        assert db.check(tmp_path / name, progress=False).ok
+    with db.ReplayBuffer(tmp_path / "two", mode="r") as other:
+        assert len(other) == 60
+
+
+def test_an_episode_keeps_its_buffer_open(tmp_path: Path) -> None:
+    filled(tmp_path / "store", 60).close()
+    episode = db.ReplayBuffer(tmp_path / "store", mode="r").episodes[0]
+    assert len(episode.frames("obs")) == episode.length + 1

@@ -63,9 +63,12 @@ class Together:
 
     @classmethod
     def of(cls, path: Path) -> Together:
-        """Return the names in a directory; a NotAStoreError where a shard has not made its store yet."""
-        stores = [(shard_of(store), read_info(path / store).n_envs) for store in writers_of(path) or ()]
-        return cls(stores, read_info(path).streams)
+        """Return the names in a directory, those of shards that have not made their stores yet among them."""
+        return cls([(shard_of(store), streams) for store, streams in (writers_of(path) or {}).items()], read_info(path).streams)
+
+    def know(self, names: Int64) -> bool:
+        """Tell whether the shards of all names are known."""
+        return bool((self._streams[names[names >= 0] % self._room] > 0).all())
 
     def unique(self, names: Int64) -> Int64:
         """Return unique names."""

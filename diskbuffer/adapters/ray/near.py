@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -69,8 +68,7 @@ class Near:
     def refresh(self) -> None:
         """See what shards have added."""
         if len(writers_of(self._path) or ()) > len(self._names.shards):
-            with contextlib.suppress(NotAStoreError):  # without a store, one that is new has no steps
-                self._names = Together.of(self._path)
+            self._names = Together.of(self._path)
         self._buffer.refresh()
 
     def _keep_up(self) -> None:
@@ -105,7 +103,10 @@ class Near:
 
     def _renamed(self, batch: Batch) -> Batch:
         steps: torch.Tensor = batch["steps"]
-        batch["steps"] = torch.from_numpy(self._names.unique(steps.cpu().numpy())).to(steps.device)
+        own = steps.cpu().numpy()
+        if not self._names.know(own):  # of a shard that came while these were read
+            self._names = Together.of(self._path)
+        batch["steps"] = torch.from_numpy(self._names.unique(own)).to(steps.device)
         return batch
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ def curves(
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # which is drawn as a box
-        figure.savefig(file, format="png")
+        figure.savefig(file, format="png", dpi=_DPI, bbox_inches=None)
     return file.getvalue()
 
 
@@ -92,7 +92,8 @@ def _draw(panel: Any, name: str, places: Float64, lines: Float64, *, whole: bool
     drawn = lines[:, :_MOST_LINES]
     for line in drawn.T:
         there = np.isfinite(line)
-        alone = there & ~np.roll(there, 1) & ~np.roll(there, -1)  # between two gaps
+        around = np.pad(there, 1)
+        alone = there & ~around[:-2] & ~around[2:]  # between two gaps
         if whole:
             panel.plot(places, line, "_")
         else:

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, DiskBufferError
+from diskbuffer.runtime.uncopied import Uncopied
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # O_PATH, which macOS lacks: a directory that may be searched need not be one that may be read.
@@ -46,7 +47,7 @@ _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE}
 _NOT_OURS = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 
 
-class Files:
+class Files(Uncopied):
     """File operations below one directory, by relative name.
 
     Errors name the file by `root`. Where a name, or a directory on the way to it, is a link, or something else that a store does
@@ -585,7 +586,7 @@ if hasattr(_libc, "sync_file_range"):
     _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
-class _FileMap:
+class _FileMap(Uncopied):
     """A map that keeps no file descriptor, as Python's own does: a store has thousands, a process 1,024."""
 
     def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:

@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.runtime.uncopied import Uncopied
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 
@@ -24,7 +25,7 @@ _PROBE_SECONDS = 0.05  # in which a process that asks whether there is a writer 
 _READ_IT = "Open it with mode='r' to read it"
 
 
-class WriterLock:
+class WriterLock(Uncopied):
     """Hold the right to write to a store, until `release`.
 
     A `flock` of a file that is opened as all in a store are: the package filelock would follow links.
