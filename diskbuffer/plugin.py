@@ -42,8 +42,9 @@ from diskbuffer.wording import size as human_size
 
 if typing.TYPE_CHECKING:
     from diskbuffer.appender import Appender
+    from diskbuffer.columns.map_steps import arrays_of, names_of
     from diskbuffer.index.growing_array import GrowingArray
-    from diskbuffer.inputs import step_names
+    from diskbuffer.inputs import as_array, step_names
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
     from diskbuffer.reading.batches.base import Batch
@@ -80,6 +81,8 @@ __all__ = [
     "Transform",
     "Video",
     "Writer",
+    "arrays_of",
+    "as_array",
     "as_numbers",
     "counted",
     "describe_spaces",
@@ -96,6 +99,7 @@ __all__ = [
     "is_store",
     "leaves",
     "local_path",
+    "names_of",
     "one_of",
     "power",
     "progress_bar",
@@ -120,6 +124,9 @@ _LATER = {
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
     "step_names": "diskbuffer.inputs",
+    "as_array": "diskbuffer.inputs",
+    "arrays_of": "diskbuffer.columns.map_steps",
+    "names_of": "diskbuffer.columns.map_steps",
 }
 
 

@@ -285,7 +285,7 @@ class BatchReader(ABC):
             filled = None if single is None else self.copy_at_once(single, copy, len(steps[0]), *steps)
             if single is None or filled is None:
                 return None
-            return single_steps.as_arrays(single, filled) if numpy else single_steps.as_batch(single, filled)
+            return single_steps.arranged(single, filled) if numpy else single_steps.as_batch(single, filled)
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many single steps; None where they have to be planned.

@@ -27,9 +27,9 @@ from diskbuffer.adapters.ray.metrics import ClientMetrics
 from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.shard import boot_id
 from diskbuffer.adapters.ray.shards import Known, Shards
-from diskbuffer.adapters.ray.steps import StepsOfShards, as_array
+from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import ClosedError, InputError
-from diskbuffer.plugin import Batch, Transform, integer, integer_or_none, step_names
+from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, step_names
 
 
 class RayReplayBuffer(StepsByName):

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.adapters.ray.ahead import ahead
-from diskbuffer.adapters.ray.steps import StepsOfShards, as_array
-from diskbuffer.errors import InputError
-from diskbuffer.plugin import Batch, progress_bar
+from diskbuffer.adapters.ray.steps import StepsOfShards
+from diskbuffer.plugin import Batch, arrays_of, names_of, progress_bar
 
 Int64 = npt.NDArray[np.int64]
 
@@ -75,26 +74,12 @@ def map_batches(
     batches: Pass, steps: StepsOfShards, function: Callable[[Batch], Any], out: str | Sequence[str], total: int, *, shown: bool
 ) -> int:
     """Call a function with every batch, and write what it returns to columns; return of how many steps."""
-    names, done = tuple(out) if isinstance(out, list | tuple) else (out,), 0
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise InputError(f"out must be a column's name, or several different ones, found {out!r}")
+    names, done = names_of(out), 0
     with progress_bar(total, 0, shown, " steps") as progress:
         for batch in batches:
-            arrays = _arrays_of(function(batch), names, len(batch["steps"]))  # all of them before the first is written
+            arrays = arrays_of(function(batch), names, len(batch["steps"]))  # all of them before the first is written
             for name, array in zip(names, arrays, strict=True):
                 steps.write(name, batch["steps"].cpu(), array)
             done += len(batch["steps"])
             progress.update(len(batch["steps"]))
     return done
-
-
-def _arrays_of(found: Any, names: tuple[str, ...], steps: int) -> list[npt.NDArray[Any]]:
-    """Return what a function returned for a batch, as an array for each column; an InputError where it is something else."""
-    results = found if len(names) > 1 else (found,)
-    if not isinstance(results, tuple | list) or len(results) != len(names):
-        raise InputError(f"the function must return {len(names)} arrays, for {', '.join(names)}, found {type(found).__name__}")
-    arrays = [as_array(name, values) for name, values in zip(names, results, strict=True)]
-    for name, array in zip(names, arrays, strict=True):
-        if array.shape[:1] != (steps,):
-            raise InputError(f"{name}: the function must return a value for each of {steps} steps, found shape {array.shape}")
-    return arrays

@@ -16,7 +16,7 @@ from diskbuffer.adapters.ray.names import SHARDS
 from diskbuffer.adapters.ray.packing import joined, unpack
 from diskbuffer.adapters.ray.shards import Known, Shards, own_error
 from diskbuffer.errors import InputError, UnreachableError
-from diskbuffer.plugin import Batch, step_names
+from diskbuffer.plugin import Batch, as_array, step_names
 
 Int64 = npt.NDArray[np.int64]
 _AGAIN = 0.2  # seconds until a shard that did not answer is asked again
@@ -107,14 +107,6 @@ class StepsOfShards:
                     raise UnreachableError(f"shards {away} do not answer, and these steps are theirs alone; stats() tells why")
                 time.sleep(_AGAIN)
         return found
-
-
-def as_array(name: str, values: Any) -> npt.NDArray[Any]:
-    """Return numbers as an array; an InputError where they are none."""
-    try:
-        return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
 
 
 def _writing(name: str, own: Int64, values: npt.NDArray[Any]) -> Callable[[Known], Any]:

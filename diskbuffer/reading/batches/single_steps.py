@@ -18,13 +18,13 @@ _NO_NOTES: Mapping[str, Array] = MappingProxyType({})
 
 def as_batch(single: SingleSteps, filled: tuple[Array, ...], notes: Mapping[str, Array] = _NO_NOTES) -> Batch:
     """Return filled arrays, and notes that are delivered, as a batch of tensors, nested as the columns' paths are."""
-    batch = as_arrays(single, tuple(map(torch.from_numpy, filled)))
+    batch = arranged(single, tuple(map(torch.from_numpy, filled)))
     for name, note in notes.items():
         batch[name] = torch.from_numpy(note)
     return batch
 
 
-def as_arrays(single: SingleSteps, values: tuple[Any, ...]) -> Batch:
+def arranged(single: SingleSteps, values: tuple[Any, ...]) -> Batch:
     """Return filled arrays as a batch of arrays, nested as the columns' paths are; or of tensors over them."""
     if single.flat_keys is not None:
         found: Batch = dict(zip(single.flat_keys, values, strict=False))
