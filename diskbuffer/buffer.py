@@ -599,6 +599,7 @@ class ReplayBuffer:
         """
         self._access.check_open()
         episode = which if isinstance(which, Episode) else self.episodes.find(which)
+        self._reader.refuse_another(episode.identity)
         return self._reader.episode(episode, column_paths(columns))
 
     def loader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -126,9 +127,9 @@ class EpisodeTable:
         return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
-def build(store: Store, index: Streams) -> EpisodeTable:
-    """Read the episodes of an index of a store, whose lock must be held. Reads all rewards; some 10 ns a step."""
-    found = list_episodes(store, index)
+def build(store: Store, index: Streams, refresh: Callable[[], object]) -> EpisodeTable:
+    """Read the episodes of an index, as `list_episodes` does, and all rewards; some 10 ns a step."""
+    found = list_episodes(store, index, refresh)
     steps = np.cumsum(found.length)
     age = steps[np.searchsorted(found.stream, found.stream, side="right") - 1] - steps  # they come stream after stream
     sums = sum_rewards(store, index, found)

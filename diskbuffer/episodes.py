@@ -39,6 +39,11 @@ class Episode(EpisodeFields):
     def __getstate__(self) -> None:
         """Return nothing: the buffer does not go with a pickle."""
 
+    @property
+    def identity(self) -> int | str | None:
+        """As of `Episodes`; None where it has no buffer."""
+        return None if self._reader is None else self._reader.identity
+
     def _read(self) -> EpisodeReader:
         if self._reader is None:
             raise InputError("this episode has no buffer to read from: take it from buffer.episodes, such as buffer.episodes[3]")
@@ -160,6 +165,11 @@ class Episodes(OfBuffer):
             every = self._reader.episodes()
             self._known = every if self._steps is None else every.some(every.rows_of(self._steps, self._reader.streams))
         return self._known
+
+    @property
+    def identity(self) -> int | str:
+        """What no other store has, but copies of this one; samplers and buffers refuse another's episodes."""
+        return self._reader.identity
 
     @property
     def stream(self) -> Int64:

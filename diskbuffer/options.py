@@ -163,8 +163,8 @@ class Options:
             schema = _unstacked(Schema.from_spaces(*spaces, self.extra), known.frame_stack or 1)
             schema = Schema(with_transforms(schema.columns, self.transforms))
             described = describe(*spaces, self.env, known.n_envs, known.autoreset)
-        elif self.extra:
-            raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
+        elif self.extra or self.transforms:
+            raise InputError("extra= and transforms= are about columns of env=, spaces or columns=; give one of these, too")
         return Wanted(
             schema,
             known.capacity,

@@ -190,7 +190,7 @@ class Reader:
             return self._episodes if where is None else self._episodes.select(where)
 
     def _list(self) -> EpisodeTable:
-        return self._retried(lambda: build(self._of.store, self._of.index))
+        return self._retried(lambda: build(self._of.store, self._of.index, self.refresh))
 
     def read(self, column: str, steps: Any) -> npt.NDArray[Any]:
         """Read rows of a column by the ids of their steps.

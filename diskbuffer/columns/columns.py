@@ -161,7 +161,8 @@ class Columns(OfBuffer, Mapping[str, Column]):
         steps : (n,) integers, optional
             These alone, as in a batch's ``steps``; all of them by default.
         resume : bool
-            Whether to go on where a call with the same `out` was interrupted. From the beginning, if none was.
+            Whether to go on where a call with the same `out` was interrupted. From the beginning, if none was, or if all of its
+            steps were evicted or cleared since.
         progress : bool
             Whether to show a bar, where tqdm is installed.
         device, prefetch, threads
@@ -193,7 +194,9 @@ class Columns(OfBuffer, Mapping[str, Column]):
                 raise InputError("map(steps=...) cannot be resumed: call it with the steps that are left, or leave resume= out")
             source: Pass | Listed = Listed(self._reader, step_names(steps), Cut(size), self._access.check_open)
         else:
-            source = Pass(self._reader, Cut(size), False, 0, self._access.check_open, place=done.read() if resume else None)
+            with self._store.lock:
+                place = done.read(self._reader.index) if resume else None
+            source = Pass(self._reader, Cut(size), False, 0, self._access.check_open, place=place)
         loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
         if not resume:
             done.remove()

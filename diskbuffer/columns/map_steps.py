@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
+from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Listed, Pass
@@ -31,8 +32,8 @@ class Progress:
         self._store, self._files = store, store.files
         self._columns, self._name, self._flush = list(columns), f"{columns[0]}/map.json", flush
 
-    def read(self) -> Place | None:
-        """Return the place where it was interrupted; None if it was not."""
+    def read(self, index: Index) -> Place | None:
+        """Return the place where it was interrupted; None if it was not, or if no step that it was over is left."""
         try:
             found = json.loads(self._files.read(self._name))
             frozen = [[int(n) for n in row] for row in found["frozen"]]
@@ -43,7 +44,10 @@ class Progress:
             len(row) == 2 and min(row) >= 0 for row in frozen
         )
         same = found.get("out") == self._columns and found.get("removals") == self._store.layout.removals  # or one was made anew
-        return place if sane and same else None
+        if not (sane and same and len(place.frozen) <= len(index.table)):
+            return None
+        left = any(index.first_step(stream) < sum(row) for stream, row in enumerate(place.frozen))
+        return place if left else None
 
     def note(self, place: Place) -> None:
         """Note a place before which everything is written, which is brought to the disk first."""

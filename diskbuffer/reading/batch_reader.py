@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 import warnings
@@ -149,7 +150,7 @@ class BatchReader(ABC):
     def episodes(self) -> EpisodeColumns:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            return until_found([self], lambda: list_episodes(self._store, self.index))
+            return until_found([self], lambda: list_episodes(self._store, self.index, self.refresh))
 
     def when_they_ended(self, episodes: EpisodeColumns) -> Int64:
         """Return when each of the listed episodes ended, in steps of all environments, about."""
@@ -165,6 +166,16 @@ class BatchReader(ABC):
     def origin(self) -> dict[str, Any]:
         """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
         return {"path": str(self._store.root), "environment": self._store.layout.environment}
+
+    @property
+    def identity(self) -> int | str:
+        """What no other store has, but copies of this one."""
+        return self._store.layout.salt or os.path.realpath(self._store.root)  # where it is, of several writers' stores
+
+    def refuse_another(self, identity: int | str | None) -> None:
+        """Raise an InputError where episodes are of the store with another identity."""
+        if identity not in (None, self.identity):
+            raise InputError(f"these episodes are of another buffer than {self._store.root}: take them from its own `episodes`")
 
     @property
     def lock(self) -> threading.RLock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -89,8 +90,11 @@ def row_of(ids: Int64, episode: Any) -> int:
     return int(rows[0])
 
 
-def list_episodes(store: Readable, index: Streams) -> EpisodeColumns:
-    """Read the episodes of an index; the store's lock must be held. O(episodes)."""
+def list_episodes(store: Readable, index: Streams, refresh: Callable[[], object]) -> EpisodeColumns:
+    """Read the episodes of an index; the store's lock must be held. O(episodes).
+
+    Where a writer elsewhere has named tags since, `refresh` is called to see them.
+    """
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
     columns: list[list[Any]] = [[] for _ in fields(EpisodeColumns)]
@@ -111,7 +115,10 @@ def list_episodes(store: Readable, index: Streams) -> EpisodeColumns:
         tags = np.zeros(len(starts), np.int64)
         if tagged:
             tags = _at(store, index, stream, starts, TAG).astype(np.int64)
-            tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
+            if tags.max(initial=0) >= len(names):
+                refresh()
+                names = np.array(["", *store.layout.tags])
+                tags[tags >= len(names)] = 0  # damaged
         ids, firsts = (positions * streams + stream for positions in (began, starts))
         found = (np.full(len(ends), stream), firsts, ends - starts, ending, names[tags], ids)
         for column, values in zip(columns, found, strict=True):

@@ -46,6 +46,11 @@ class EpisodeReader:
         return self._reader.frame_stack
 
     @property
+    def identity(self) -> int | str:
+        """What no other store has, but copies of this one."""
+        return self._of.identity
+
+    @property
     def origin(self) -> dict[str, Any]:
         """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
         return self._reader.origin

@@ -220,6 +220,11 @@ class Selection(Population):
             raise InputError("no episodes were selected; there is nothing to sample from")
         self._streams, self._names, self._lengths = columns
         self._ends = np.cumsum(self._lengths)
+        self._identity = getattr(episodes, "identity", None)
+
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Refuse episodes of another buffer."""
+        column("tag", None).refuse_another(self._identity)
 
     def steps(self, index: Index) -> int:
         """Count the steps that were selected, whether they are there still or not."""

@@ -204,6 +204,29 @@ def test_an_interrupted_map_goes_on_where_it_was(
         assert buffer.columns.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220
 
 
+def test_a_map_whose_steps_were_cleared_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diskbuffer.columns.map_steps._NOTED_EVERY", 0.0)
+    columns = {"obs": db.Column((), "float32"), "action": db.Column((), "int64")}
+    steps: dict[str, Any] = {"obs": np.arange(41), "action": np.zeros(40, int), "reward": np.ones(40)}
+    batches: list[int] = []
+
+    def function(batch: Any) -> Any:
+        batches.append(len(batch["steps"]))
+        if len(batches) == 3:
+            raise KeyboardInterrupt
+        return batch["reward"]
+
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(**steps)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.columns.map(function, 16, "copy", progress=False, prefetch=1, threads=1)
+        assert (tmp_path / "store" / "copy" / "map.json").exists()
+        buffer.clear()
+        buffer.extend(**steps)
+        assert buffer.columns.map(function, 16, "copy", resume=True, progress=False) == 40
+        assert (buffer.at(buffer.steps())["copy"] == 1).all()
+
+
 def test_a_map_whose_function_returns_something_wrong_makes_no_column(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
@@ -507,6 +530,9 @@ def test_episodes_have_returns_and_tags_and_can_be_filtered(
             db.Slices(3, episodes=[1, 2])
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             np.testing.assert_array_equal(reader.episodes.tag, buffer.episodes.tag)
+            tagged[:1].set_tag("named since the reader looked")
+            np.testing.assert_array_equal(reader.episodes.tag, buffer.episodes.tag)
+            tagged[:1].set_tag("best")
             np.testing.assert_allclose(reader.episodes.returns, buffer.episodes.returns)
         feed.add(40)
         assert np.isnan(episodes.returns).any()

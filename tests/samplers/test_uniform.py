@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from types import FrameType
@@ -166,3 +167,26 @@ def test_a_batch_has_the_size_that_was_asked_for_whatever_another_thread_asks_fo
     assert sizes == [30, 30, 1, 7, 30]
     assert len(others) > 15
     assert set(others) == {7}
+
+
+def test_another_buffers_episodes_are_refused(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+    with (
+        db.ReplayBuffer(tmp_path / "one", columns=columns) as one,
+        db.ReplayBuffer(tmp_path / "other", columns=columns) as other,
+    ):
+        for buffer in (one, other):
+            for _ in range(3):
+                buffer.extend(obs=np.zeros((11, 4)), action=np.zeros(10, int), reward=np.ones(10), terminated=np.arange(10) == 9)
+        some = db.Uniform(episodes=other.episodes[1:])
+        with db.ReplayBuffer(tmp_path / "other", mode="r") as reader:
+            assert set(reader.sample(50, some)["steps"].tolist()) <= set(range(11, 33))  # of the same store
+        for use in (
+            lambda: one.sample(4, some),
+            lambda: one.sample(4, pickle.loads(pickle.dumps(some))),
+            lambda: one.batches(4, sampler=db.Slices(3, episodes=other.episodes[1:])),
+            lambda: db.Mixture([(one, 1, some), (other, 1)]).sample(4),
+            lambda: one.episode(other.episodes[1]),
+        ):
+            with pytest.raises(db.InputError, match="of another buffer"):
+                use()
