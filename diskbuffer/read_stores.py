@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, DiskBufferError, NotAStoreError
+from diskbuffer.gathering import learner_lock
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.restore_index import read_index
@@ -22,11 +23,13 @@ from diskbuffer.store.remains import open_remains
 from diskbuffer.store.segment_rows import SegmentRows
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import is_held, read_holder
 
 if TYPE_CHECKING:
     from diskbuffer.gathering.store import GatheredStore
 
 Int64 = npt.NDArray[np.int64]
+_UNKNOWN: dict[str, Any] = {"pid": None, "host": None, "since": None}
 _KNOWN = [HEAD, ENDED, LOW, FLOOR]  # of a stream: another one whenever rows or episodes are
 
 
@@ -52,6 +55,9 @@ class ReadStores(Protocol):
 
     def look(self) -> bool:
         """See what has changed; return whether anything has."""
+
+    def writer(self) -> dict[str, Any] | None:
+        """Return who writes now, as far as is known; None where nobody does."""
 
     def accept_damage(self, damage: str, /) -> bool:
         """Go on with what is left of a damaged store; return False where that is not to be, or cannot be."""
@@ -142,6 +148,10 @@ class OneStore:
         described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema), layout.begins)
         return (numbers, tags, described, self.damage)
 
+    def writer(self) -> dict[str, Any] | None:
+        """Return who writes to it."""
+        return _holder(self.store.files)
+
     def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
         """Read rows of a segment."""
         return SegmentRows(self.store, column, slot, (stream, first)).read(offsets)
@@ -180,6 +190,12 @@ class WritersStores:
             tagged = TAG in self._stores.layout.derived  # by a learner, whose files have no checksums to compare
             return tagged or self._numbers != before or self._stores.layout is not layout
 
+    def writer(self) -> dict[str, Any] | None:
+        """Return one of those who write to stores, or who writes columns beside them."""
+        root, names = self._stores.all_files, [member.entry.name for member in self._stores.members]
+        found = next(filter(None, (_holder(root.below(name)) for name in names)), None)
+        return found or (_UNKNOWN if is_held(root, learner_lock.LOCK) else None)
+
     def accept_damage(self, _: str, /) -> bool:
         """Return False: the damaged store is to be looked at alone."""
         return False
@@ -193,6 +209,10 @@ class WritersStores:
 
     def close(self) -> None:
         """Do nothing: what is mapped is small, as each writer's store is followed by its own reader."""
+
+
+def _holder(files: Files) -> dict[str, Any] | None:
+    return read_holder(files) or _UNKNOWN if is_held(files) else None
 
 
 class _NothingError(NotAStoreError):

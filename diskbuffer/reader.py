@@ -23,7 +23,6 @@ from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
 from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.system.files import Files
-from diskbuffer.store.system.writer_lock import is_held, read_holder
 from diskbuffer.store_info import StoreInfo, StoreUsage, disk_usage
 
 T = TypeVar("T")
@@ -93,11 +92,11 @@ class Reader:
 
     @property
     def writer(self) -> dict[str, Any] | None:
-        """Who writes to the store now: ``pid``, ``host``, ``since``, as far as is known; None where nobody does."""
-        files = self._of.store.files
-        if not is_held(files):
-            return None
-        return read_holder(files) or {"pid": None, "host": None, "since": None}
+        """Who writes to the store now: ``pid``, ``host``, ``since``, as far as is known; None where nobody does.
+
+        Of several writers' stores, one of those who write, or the learner who writes columns.
+        """
+        return self._of.writer()
 
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each environment can be sampled, and how many there have ever been: (streams,) each."""

@@ -194,6 +194,9 @@ def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:
     assert reader.read("obs", table.start + np.arange(31) * reader.info.streams).tolist() == numbers["b"].tolist()
     with db.ReplayBuffer(path, writer="b") as buffer:
         buffer.extend([7, 8], [0], [1.0])
+        holder = Reader(path).writer
+        assert holder is not None
+        assert holder["pid"] == os.getpid()
     assert reader.refresh()
     assert not reader.refresh()
     assert sorted(reader.episodes().length.tolist()) == [1, 20, 30]

@@ -152,12 +152,12 @@ def _refuse_open(path: Path) -> None:
     """Raise an error where there is no store, or somebody writes to it, or the last who did has not closed it."""
     if not is_store(path):
         raise NotAStoreError(f"there is no store at {path}")
-    writers = writers_of(path)
-    for one in [path] if writers is None else [path / name for name in writers if is_store(path / name)]:
-        reader = Reader(one)
-        if reader.writer is not None:
-            raise LockedError(f"{one} is being written to by process {reader.writer['pid']}; close it there, or copy a snapshot")
-        if reader.usage().last_shutdown != "clean":
+    writer, names = Reader(path).writer, writers_of(path)
+    if writer is not None:
+        who = f"process {writer['pid']}" if writer["pid"] else "another process"
+        raise LockedError(f"{path} is being written to by {who}; close it there, or copy a snapshot")
+    for one in [path] if names is None else [path / name for name in names if is_store(path / name)]:
+        if Reader(one).usage().last_shutdown != "clean":
             raise InputError(f"{one} was not closed by its last writer; open it with mode='r+' and close it, or copy a snapshot")
 
 

@@ -9,13 +9,13 @@ from diskbuffer.gathering.description import SHARED
 from diskbuffer.store.system.files import Files
 
 COLUMNS = f"{SHARED}/columns"
-_LOCK = f"{COLUMNS}/lock"
+LOCK = f"{COLUMNS}/lock"
 
 
 def take(files: Files) -> int:
     """Return the descriptor that holds the lock of a directory of several writers; a LockedError where another process does."""
     files.make_directory(COLUMNS)
-    fd = files.open_lock(_LOCK, write=True)
+    fd = files.open_lock(LOCK, write=True)
     if not files.lock(fd, exclusive=True):
         files.close(fd)
         raise LockedError(f"{files.root}: another process writes columns there already; write them in one process alone")

@@ -193,6 +193,11 @@ def test_only_a_closed_store_is_copied_up(server: S3Server, url: str, tmp_path: 
             editing.copy(store, url, progress=False)
     with pytest.raises(db.InputError, match="was not closed"):
         editing.copy(tmp_path / "unclosed", url, progress=False)
+    make(tmp_path / "all", writer="one")
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
+        learner.columns.write("value", learner.steps(), np.ones(len(learner)))
+        with pytest.raises(db.LockedError, match="being written to"):
+            editing.copy(tmp_path / "all", url, progress=False)
     with pytest.raises(NotAStoreError):
         editing.copy(tmp_path / "nothing", url, progress=False)
     (store / "obs" / "more").symlink_to(tmp_path)

@@ -20,8 +20,8 @@ from tests.formats import episodes as made
 SLOW = """
 import json, sys
 from diskbuffer.formats import export, exporting, import_, rows
-from diskbuffer.formats.filling import _Filler
 from diskbuffer.formats.stored import StoreSource
+from diskbuffer.plugin import Appender
 run, name, source, target, options = json.loads(sys.argv[1])
 class Slow(StoreSource):
     def episodes(self, first=0):
@@ -30,12 +30,12 @@ class Slow(StoreSource):
             sys.stdin.readline()
             yield one
 exporting.StoreSource = Slow
-add = _Filler._extend
+add = Appender.append
 def slow(self, *given, **named):
     add(self, *given, **named)
     print("block", flush=True)
     sys.stdin.readline()
-_Filler._extend = slow
+Appender.append = slow
 rows.BLOCK = 100
 (import_ if run == "import" else export)(name, source, target, progress=False, **options)
 """

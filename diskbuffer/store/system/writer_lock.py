@@ -153,13 +153,13 @@ def _refusal(files: Files, error: OSError) -> Exception:
     return error
 
 
-def is_held(files: Files) -> bool | None:
-    """Tell whether somebody writes to a store; None where that cannot be known, as the file system has no locks.
+def is_held(files: Files, lock: str = _LOCK) -> bool | None:
+    """Tell whether somebody writes to a store, or holds another lock; None where the file system has no locks to tell.
 
     A shared lock, for a moment, of the file opened for reading: a process that may only read the store can ask.
     """
     try:
-        fd = files.open_lock(_LOCK, write=False)
+        fd = files.open_lock(lock, write=False)
     except FileNotFoundError:
         return False  # nobody ever has written to it here
     except PermissionError:
