@@ -1,4 +1,4 @@
-"""Damage: a bit flips, a file is cut short, deleted, emptied, replaced, swapped, an older one put back. It must be detected.
+"""Damage: a bit flips, a file is cut short, deleted, emptied, replaced, swapped. It must be detected.
 
     python -m soak.damage --count 10000 --seed 0 [--minutes 10] [--workers 2]
 
@@ -22,7 +22,7 @@ import numpy as np
 
 import diskbuffer as db
 from soak.repairs import Expected, repair
-from soak.specimens import KINDS, MOMENTS, Seen, expected, history, make, observe
+from soak.specimens import KINDS, Seen, expected, make, observe
 from soak.table import Row
 from soak.usage import NOTES_OF_SLOTS, Bools, used_bytes
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
@@ -44,11 +44,8 @@ FINE = {
     "detected": "detected at opening or reading",
     "checked": "harmless so far, found by check",
     "unused": "of bytes that are not in use, not noticed",
-    "same": "the same as with the newer file",
-    "untold": "without steps since the last note of a writer that was killed, of which only the file that was put back told",
 }
-_CAMPAIGNS = {"flips": "bits flipped", "files": "files cut, deleted, swapped", "old": "older files put back"}
-_NOTE, _LENGTHS = "_segments/length/state.json", "_segments/length/c.0.0"
+_CAMPAIGNS = {"flips": "bits flipped", "files": "files cut, deleted, swapped"}
 _REPAIRED = 0.3  # of all cases
 _MODES_OF_OPENING = ("r", "r", "r", "a")
 NOTES = 12  # broken cases that are told in full
@@ -81,7 +78,7 @@ class Bench:
         try:
             answer = self._judged(job, root)
         finally:
-            if mode == "a" or job["what"] == "old":
+            if mode == "a":
                 self._copy(job["kind"])
             else:
                 for name in filter(None, (job["file"], job.get("other"))):
@@ -104,24 +101,11 @@ class Bench:
             shutil.copytree(root, copied)
             wrong = repair(copied, KINDS[kind], self._whole[kind], job)
         answer = read(root, job["mode"], KINDS[kind].n_envs, *self._expected[kind], problems)
-        if answer["class"] == "missing" and self._cannot_tell(job):
-            answer["class"] = "untold"
-        if answer["class"] == "unnoticed" and job["what"] == "old":
-            answer["class"] = "same"
         if answer["class"] == "unnoticed" and not self._is_used(job, before):
             answer["class"] = "unused"
         if wrong is not None and answer["class"] not in BROKEN:
             answer["class"], answer["error"] = "repair", wrong
         return answer
-
-    def _cannot_tell(self, job: Job) -> bool:
-        """Tell whether steps of a killed writer were only in what was put back: those since the note of how far it had come."""
-        if job["what"] != "old" or not KINDS[job["kind"]].killed:
-            return False
-        pristine = self._pristine / job["kind"]
-        old = history(pristine, job["moment"])
-        same_note = (old / _NOTE).read_bytes() == (pristine / _NOTE).read_bytes()
-        return job["file"] == _LENGTHS or (same_note and _LENGTHS.startswith(f"{job['file']}/"))
 
     def _is_used(self, job: Job, found: dict[str, bytes]) -> bool:
         """Tell whether bytes that are in use are other ones now."""
@@ -153,9 +137,6 @@ class Bench:
 def damage(job: Job, root: Path, pristine: Path) -> None:
     """Do to a copy of a store what a job says; files are replaced, not changed, for somebody may still have them mapped."""
     name, what = job["file"], job["what"]
-    if what == "old":
-        _put_back(history(pristine / job["kind"], job["moment"]) / name, root / name)
-        return
     data = (root / name).read_bytes()
     if what == "delete":
         (root / name).unlink()
@@ -173,14 +154,6 @@ def damage(job: Job, root: Path, pristine: Path) -> None:
         "foreign": lambda: (pristine / "twins" / job["kind"] / name).read_bytes(),
     }[what]
     _replace(root / name, changed())
-
-
-def _put_back(old: Path, path: Path) -> None:
-    if old.is_dir():
-        shutil.rmtree(path)
-        shutil.copytree(old, path)
-    else:
-        _replace(path, old.read_bytes())
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -288,24 +261,6 @@ def whole_files(rng: np.random.Generator, files: dict[str, dict[str, bytes]]) ->
     return [jobs[n] for n in rng.permutation(len(jobs))]
 
 
-def older_files(rng: np.random.Generator, directory: Path, kinds: list[str]) -> list[Job]:
-    """Return every file and directory that was another at some moment, put back as it was then."""
-    jobs: list[Job] = []
-    for kind in kinds:
-        pristine = directory / "pristine" / kind
-        for moment in range(MOMENTS):
-            old = history(pristine, moment)
-            for path in sorted(old.rglob("*")):
-                name = str(path.relative_to(old))
-                if not (pristine / name).exists() or "writer." in name or name.endswith(".tmp"):
-                    continue
-                if path.is_dir() or path.read_bytes() != (pristine / name).read_bytes():
-                    mode = _MODES_OF_OPENING[rng.integers(len(_MODES_OF_OPENING))]
-                    repaired = bool(rng.random() < _REPAIRED)
-                    jobs.append({"what": "old", "kind": kind, "file": name, "moment": moment, "mode": mode, "repair": repaired})
-    return [jobs[n] for n in rng.permutation(len(jobs))]
-
-
 def prepare(pool: Pool, directory: Path, kinds: list[str], seed: int) -> dict[str, dict[str, bytes]]:
     """Make specimens; return the contents of their files."""
     for kind in kinds:
@@ -326,18 +281,10 @@ def campaign(
     count: int | None,
     seed: int,
     seconds: float | None = None,
-    directory: Path | None = None,
 ) -> tuple[Row, list[tuple[Job, Answer]]]:
-    """Run a campaign; that of "old" files needs the pool's `directory`. Return its row, and every case with what came of it."""
+    """Run a campaign. Return its row, and every case with what came of it."""
     rng = np.random.default_rng([seed, list(_CAMPAIGNS).index(what)])
-    jobs: Any
-    if what == "flips":
-        jobs = flips(10**9 if count is None else count, rng, files)
-    elif what == "files":
-        jobs = whole_files(rng, files)[:count]
-    else:
-        assert directory is not None
-        jobs = older_files(rng, directory, list(files))[:count]
+    jobs: Any = flips(10**9 if count is None else count, rng, files) if what == "flips" else whole_files(rng, files)[:count]
     cases = [(job, _settled(answer)) for job, answer in pool.do_all(jobs, seconds)]
     return _row(what, seed, cases), cases
 
@@ -389,7 +336,7 @@ def main(
     with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
         files = prepare(pool, Path(name), list(KINDS) if kinds is None else kinds, seed)
         for what in _CAMPAIGNS:
-            yield campaign(pool, files, what, count, seed, seconds, Path(name))[0]
+            yield campaign(pool, files, what, count, seed, seconds)[0]
 
 
 if __name__ == "__main__":

@@ -43,8 +43,6 @@ DETERMINISTIC = 3  # the first of them
 
 # What the crash campaign does not notice, and why that is right.
 NEEDLESS: dict[str, str] = {
-    "State._note_revision: revision": "The number tells of older files that were put back, not of power losses.",
-    "State._note_revision: directory a flat column": "The number tells of older files that were put back, not of power losses.",
     "create: directory a flat column": "It holds a zarr.json alone, which opening writes anew.",
     "create: directory a packed column": "It holds a zarr.json alone, which opening writes anew.",
 }
@@ -73,7 +71,7 @@ def kind_of(path: str) -> str:
     *directories, name = inside.split("/")
     if name == "" or (not directories and name == "."):
         return "the store's directory"
-    if not re.match(r"c\.|zarr\.json|.*\.json$|revision$", name):
+    if not re.match(r"c\.|zarr\.json|.*\.json$", name):
         return f"directory {_column([*directories, name])}"
     if name.startswith("c."):
         return f"file of {_column(directories)}"
@@ -261,14 +259,6 @@ def _entry_first(real: Callable[..., Any], shard: Any, *parts: Any) -> None:
         _between()
 
 
-def _number_first(real: Callable[..., Any], state: Any, files: Any) -> Any:
-    known = type(state).read(files, state.salt)
-    if known is not None and known.revision:
-        dataclasses.replace(state, revision=known.revision + 1)._note_revision(files, anew=False)
-        _between()
-    return real(state, files)
-
-
 ORDERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "small files are replaced, not overwritten": (
         "diskbuffer.store.system.files:Files.replace_contents",
@@ -277,11 +267,6 @@ ORDERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     ),
     "a segment is free before its files are removed": ("diskbuffer.store.store:Store.evict", _removed_first, ("evict", "three")),
     "a chunk is written before its entry": ("diskbuffer.store.segments.shard:LiveShard._write", _entry_first, ("add", "noisy")),
-    "the last writer's note comes before its second number": (
-        "diskbuffer.store.last_writer:State.note",
-        _number_first,
-        ("evict", "add"),
-    ),
 }
 
 

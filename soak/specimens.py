@@ -56,14 +56,6 @@ KINDS = {
 }
 
 
-MOMENTS = 3  # at which a specimen is copied while it is written
-
-
-def history(path: Path, moment: int) -> Path:
-    """Return where a specimen is as it was at a moment while it was written."""
-    return path.parent / "history" / path.name / str(moment)
-
-
 def make(path: Path, name: str, seed: int) -> None:
     """Write a specimen in a process of its own, which is killed behind the last step if the kind says so."""
     pid = os.fork()
@@ -96,13 +88,10 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
     for env in range(kind.n_envs):
         buffer.extend(**_steps(kind, rng, 13), env=env)
     buffer.cut_off()
-    _remember(path, 0)
     _add(buffer, kind, rng, 30 if kind.capacity is None else 70, ends_at=11)
     if kind.sealed:
         buffer.flush(recompress=True)
-    _remember(path, 1)
     _add(buffer, kind, rng, 23, ends_at=9)
-    _remember(path, 2)
     if kind.decorated:
         over = buffer.episodes[buffer.episodes.ending != "running"]
         over[:2].set_tag("first")
@@ -111,12 +100,6 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
         buffer.columns.write("value", steps, rng.normal(size=len(steps)).astype(np.float32))
         _add(buffer, kind, rng, 5, ends_at=99)
     return buffer
-
-
-def _remember(path: Path, moment: int) -> None:
-    """Copy a specimen as it is now, while segments of it may be sealed."""
-    shutil.rmtree(history(path, moment), ignore_errors=True)
-    copy_while_open(path, history(path, moment))
 
 
 def copy_while_open(path: Path, to: Path) -> None:

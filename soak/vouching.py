@@ -39,9 +39,8 @@ def vouch(root: Path) -> None:
 def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
     synced = tuple(int(n) for n in found["synced"])
-    numbers = int(found.get("generation", 0)), int(found.get("revision", 0))
     reserved = tuple(int(n) for n in found.get("reserved", ()))
-    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers, reserved)._checksum()
+    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, reserved)._checksum()
     _replace(file, json.dumps(found).encode())
 
 

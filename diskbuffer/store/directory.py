@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,14 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
-from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.building import Building, remove_left
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import CHECKSUMS, COPY, GROUP, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
-from diskbuffer.store.last_writer import NAME as STATE
-from diskbuffer.store.last_writer import LastShutdown, State, older_note
+from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.table import SegmentTable, table_file
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.writer_lock import WriterLock
-
-_SLOT = re.compile(r"c\.([0-9]{1,9})\.0")  # a file of row checksums
 
 
 def read_metadata(root: Path | Files) -> tuple[Layout, int]:
@@ -45,7 +40,7 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     if not is_copied(files):
         copied = _read_copy(files)
         if copied is not None and copied[0].salt == found[0].salt and copied[0].generation > found[0].generation:
-            return copied  # a crash came between the two, or an older file was put back
+            return copied  # a crash came between the two
     return found
 
 
@@ -184,64 +179,17 @@ def damaged_group(root: Path) -> str | None:
     return None
 
 
-def outdated_group(root: Path) -> str | None:
-    """Tell which of the group's file and its copy is older than the other, or that the copy is damaged; None if both are one.
-
-    Nor is it told that a writer died between the two.
-    """
+def differing_group(root: Path) -> str | None:
+    """Tell that the group's file and its copy differ, or that the copy is damaged; None where a writer died between the two."""
     if is_copied(root):
         return None
     copied, found = _read_copy(root), _described(Files(root), GROUP)
     if copied is None or copied[0].salt != found[0].salt:
         return "the copy from which it could be restored is damaged; repair makes another"
-    if copied[0].generation == found[0].generation + 1 and not _was_closed(root, copied[0].salt):
+    state = State.read(Files(root), found[0].salt)
+    if copied[0].generation == found[0].generation + 1 and not (state is not None and state.clean):
         return None
-    if copied[0].generation > found[0].generation:
-        return f"it is older than its copy in {COPY}, which counts; opening for writing, or repair, writes it anew"
-    if copied[0].generation < found[0].generation:
-        return f"the copy in {COPY} is older than it; opening for writing, or repair, writes it anew"
-    return "it and its copy differ; opening for writing, or repair, writes both anew"
-
-
-def _was_closed(root: Path, salt: int) -> bool:
-    state = State.read(Files(root), salt)
-    return state is not None and state.clean
-
-
-def refuse_older(root: Path | Files, salt: int) -> None:
-    """Raise a CorruptionError where files that tell of the whole store are older than others: somebody put them back.
-
-    Nobody may be writing to the store. A store that was copied while it was open, and is elsewhere now, may look like that.
-    """
-    files = files_at(root)
-    state = State.read(files, salt)
-    lost_power = state is not None and state.last_shutdown(files) is LastShutdown.POWER_LOSS
-    what = (None if lost_power else older_note(files, salt)) or older_description(files, salt)
-    if what is not None:
-        raise CorruptionError(f"{what}. Put the newer ones back, or have `diskbuffer check --repair` find what there is")
-
-
-def older_description(root: Path | Files, salt: int) -> str | None:
-    """Tell whether the group's description, the newest that there is, is older than the note of how the store was left."""
-    files = files_at(root)
-    state = State.read(files, salt)  # before the other, which comes first
-    generation = read_metadata(files)[0].generation
-    if state is None or state.generation <= generation:
-        return None
-    return (
-        f"{files.root / GROUP} and its copy {COPY} are older than {files.root / STATE} (number {generation}, and "
-        f"{state.generation}): older files of this store were put in the place of newer ones"
-    )
-
-
-def with_all_slots(root: Path, layout: Layout, slots: int) -> tuple[Layout, int]:
-    """Have a description that is older count from here on, with a slot for every segment that is there."""
-    state = State.read(Files(root), layout.salt)
-    generation = layout.generation if state is None else max(layout.generation, state.generation)
-    files = Files(root)
-    numbers = [int(found[1]) for name in files.names(CHECKSUM) if (found := _SLOT.fullmatch(name))]
-    there = max((n for n in numbers if n < room_for_slots(files, layout)), default=-1) + 1
-    return dataclasses.replace(layout, generation=generation), max(slots, there)
+    return f"it differs from its copy in {COPY}; the newer of them counts, and opening for writing, or repair, writes both anew"
 
 
 def _read_copy(root: Path | Files) -> tuple[Layout, int] | None:

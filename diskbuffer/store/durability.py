@@ -71,12 +71,11 @@ class Durability:
                     self._note(clean=False, until=until)
 
     def _note(self, *, clean: bool, until: Int64 | None = None) -> None:
-        layout = self._description.layout
         heads = tuple(int(n) for n in self._heads)
         following = self.newest + 1 if until is None else np.maximum(self.newest + 1, until)
         reserved = np.maximum(self.reserved, np.where(following > 0, following + self.ahead, 0))
-        numbers = layout.salt, layout.generation, 0, tuple(reserved.tolist())
-        self.state = State(self._files.boot_id(), clean, heads, *numbers).note(self._files)
+        state = State(self._files.boot_id(), clean, heads, self._description.layout.salt, tuple(reserved.tolist()))
+        self.state = state.note(self._files)
         self.reserved = reserved  # now that it is on the disk
 
     def refuse_to_write_elsewhere(self) -> None:

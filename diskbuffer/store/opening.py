@@ -105,7 +105,6 @@ def _recover_to_write(store: Store) -> None:
 
 
 def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
-    directory.refuse_older(store.files, store.layout.salt)
     state = store.durability.state = State.read(store.files, store.layout.salt)
     return how_it_was_left(state, store.files, store.layout.streams)
 

@@ -4,8 +4,8 @@
 
 Each store is told by a list of actions. `write` does them with the library; `contents` says what must be there afterwards,
 without the library. The archives in this directory were made once, by an early version, and are never made again: a store that
-a new version wrote would show nothing of what users have. A new format gets new stores beside these. (Before the first release,
-a field went from their descriptions, and "ring" was made again without what it stood for.)
+a new version wrote would show nothing of what users have. A new format gets new stores beside these. (Before the first release
+they were made again, when files lost numbers that told of older ones put back.)
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def _mend_framework(root: Path, collector: Collector) -> Framework:
 
 
 def _check_contents(store: Store, framework: Framework, collector: Collector, progress: bool) -> Opened:
-    opened = Opened(store, outdated=framework.outdated)
-    table = TableFinder(opened, outdated=framework.outdated, incomplete=framework.made_anew)
+    opened = Opened(store)
+    table = TableFinder(opened, incomplete=framework.made_anew)
     segments = collector.take(table.find())
     _check_segments(SegmentFinder(opened, table.blank), segments, collector, progress)
     return opened

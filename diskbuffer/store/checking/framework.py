@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store import directory, last_writer
+from diskbuffer.store import directory
 from diskbuffer.store.checking import salvage
 from diskbuffer.store.checking.findings import Finder, Finding, lasting
 from diskbuffer.store.checking.report import Problem
@@ -29,14 +29,12 @@ class Framework:
 
     Attributes
     ----------
-    outdated : bool
-        Whether the segment table is older than the rows, or may be.
     made_anew : bool
         Whether a fix made a file of the segment table anew, so that its rows may be forgotten.
     """
 
     def __init__(self, root: Path) -> None:
-        self.outdated = self.made_anew = False
+        self.made_anew = False
         self._root, self._files = root, Files(root)
         self._locked = False
         self._damage: str | None = None  # of the group's file
@@ -57,7 +55,6 @@ class Framework:
         yield find_misplaced(self._root, zarr_metadata.nodes(layout, slots))
         yield self._find_missing_directories(layout, slots)
         yield self._find_strange_metadata()
-        yield self._find_older_files(layout)
         yield self._describe_anew(layout, slots)
         layout, slots = directory.read_metadata(self._root)
         yield self._find_damaged_files(layout, slots)
@@ -78,8 +75,8 @@ class Framework:
                 yield self._finding(path, what, partial(self._files.make_directory, path), blocks=True)
 
     def _find_strange_metadata(self) -> Finder[None]:
-        if outdated := directory.outdated_group(self._root):
-            yield self._finding("zarr.json", outdated)
+        if what := directory.differing_group(self._root):
+            yield self._finding("zarr.json", what)
         for path, what in lasting(self._strange_nodes, beside_writer=self._is_beside_writer()).items():
             if path != "." or directory.is_copied(self._root):  # else it is told above, or a kill came between the two files
                 yield self._finding(f"{path}/zarr.json", what)
@@ -88,28 +85,9 @@ class Framework:
         layout, slots = directory.read_metadata(self._root)
         return dict.fromkeys(directory.strange_metadata(self._root, layout, slots), _STRANGE)
 
-    def _find_older_files(self, layout: Layout) -> Finder[None]:
-        """Find files that were replaced by older ones of the same store, which only a writer could know of its own."""
-        if self._is_beside_writer():
-            return
-        note = last_writer.older_note(self._files, layout.salt)
-        description = directory.older_description(self._root, layout.salt)
-        for name, what in ((last_writer.NAME, note), ("zarr.json", description)):
-            if what is not None:
-                self.outdated = True
-                yield self._finding(name, f"{what}; rows may be missing, and repair looks for them", blocks=True)
-        if last_writer.is_second_place_damaged(self._files, layout.salt):
-            what = f"is missing or damaged, which tells whether {last_writer.NAME} is the newest; repair makes it anew"
-            yield self._finding(last_writer.REVISION, what)
-
     def _describe_anew(self, layout: Layout, slots: int) -> Finder[None]:
-        """Have the metadata of all nodes written, with a slot for every segment that is there."""
-
-        def fix() -> None:
-            known = directory.with_all_slots(self._root, layout, slots) if self.outdated else (layout, slots)
-            directory.grow(self._files, *known)
-
-        yield Finding(fix=fix)
+        """Have the metadata of all nodes written."""
+        yield Finding(fix=partial(directory.grow, self._files, layout, slots))
 
     def _find_damaged_files(self, layout: Layout, slots: int) -> Finder[None]:
         for name, (size, what) in damaged_files(self._root, layout, slots).items():

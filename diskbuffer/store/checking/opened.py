@@ -31,12 +31,11 @@ class Opened:
         Whether the last writer's note of that is there.
     """
 
-    def __init__(self, store: Store, *, outdated: bool) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.live = not store.writable and bool(is_held(store.files))
         self.note = note = State.read(store.files, store.layout.salt)
-        shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
-        self.last_shutdown = LastShutdown.KILLED if outdated else shutdown  # which expects the least
+        self.last_shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
         self.is_last_shutdown_known = note is not None and note.synced == self.synced
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.system.files import Files
 
-_A_FILE = re.compile(r"c(\.[0-9]+)+|[a-z]+\.json|.*\.tmp|revision")
+_A_FILE = re.compile(r"c(\.[0-9]+)+|[a-z]+\.json|.*\.tmp")
 
 
 def about_link(path: Path) -> str:

@@ -30,8 +30,6 @@ class TableFinder:
     Parameters
     ----------
     opened : Opened
-    outdated : bool
-        Whether the table is older than the rows.
     incomplete : bool
         Whether it may have forgotten rows.
 
@@ -41,9 +39,9 @@ class TableFinder:
         Slots of segments that were missing, and were made in their place.
     """
 
-    def __init__(self, opened: Opened, *, outdated: bool, incomplete: bool) -> None:
+    def __init__(self, opened: Opened, *, incomplete: bool) -> None:
         self.blank: set[int] = set()
-        self._opened, self._outdated, self._incomplete = opened, outdated, incomplete
+        self._opened, self._incomplete = opened, incomplete
         self._store, self._layout, self._table = opened.store, opened.store.layout, opened.store.table
         self._place = opened.store.root / SEGMENTS
 
@@ -54,8 +52,6 @@ class TableFinder:
             yield Finding((Problem(self._place / "length" / "state.json", what),))
         if self._opened.live:
             return (yield from self._find_lasting_gaps())
-        if self._outdated:
-            yield Finding(fix=self._read_entries_anew)
         lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
         if not lost_power or self._missing_rows():
             yield from self._find_lost_entries()
@@ -76,18 +72,6 @@ class TableFinder:
                     self._table.set_length(slot, length)
 
     # Entries
-
-    def _read_entries_anew(self) -> None:
-        """Bring the entries of a table that is older than the rows up to these."""
-        store, table, reach, used = self._store, self._table, self._reach(), self._table.used()[0]
-        for slot in range(table.slots):
-            if not self._has_file(CHECKSUM, slot):
-                if not any(self._has_file(path, slot) for path in self._layout.schema.recorded):
-                    table.set_length(slot, 0)  # which was evicted since
-                continue
-            identity, rows = find_rows(store, slot, reach)
-            if rows and (identity != table.identity(slot) or rows > used[slot]):
-                self._set_entry(slot, identity, rows)
 
     def _find_lost_entries(self) -> Finder[None]:
         """Look at slots whose entry is damaged, gone, or too short: their rows tell whose they are, and how many."""

@@ -12,7 +12,6 @@ what they have not mapped yet is not theirs.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
 import uuid
@@ -224,11 +223,11 @@ def finish(files: Files) -> None:
     files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])
     for name in [*reserved, *sparse]:
         files.rename(f"{name}.new.tmp", name)
-    layout = directory.write_group(files, layout, slots)
+    directory.write_group(files, layout, slots)
     state = State.read(mark, layout.salt)
     if state is None:
         raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
-    dataclasses.replace(state, generation=layout.generation).note(files)
+    state.note(files)
     files.sync_all([*zarr_metadata.nodes(layout, slots), "."])
     Origin(origin.identifier).note(files)
 
