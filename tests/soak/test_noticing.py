@@ -39,7 +39,7 @@ def test_a_kind_of_sync_that_never_happens_is_noticed(kind: str, recording: Reco
 
 
 def test_an_order_that_is_turned_round_is_noticed() -> None:
-    found, name = dict[str, Noticed](), "the last writer's note comes before its second number"
+    found, name = dict[str, Noticed](), "a chunk is written before its entry"
     noticing.notice_order(name, workload("add", 8), 0, found)
     assert found[name].what
 
