@@ -171,8 +171,8 @@ class Schema:
                 )
             if len(parts) > 1 and any("/".join(parts[:n]) in self.columns for n in range(1, len(parts))):
                 raise SchemaError(f"column {path!r} lies inside another column")
-            if path in RESERVED_NAMES or path.startswith("next_obs/"):
-                raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
+            if parts[0] in RESERVED_NAMES and not path.startswith("info/"):  # which `extend` takes
+                raise SchemaError(f"{parts[0]!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
             if column.transform and not is_observation(path):

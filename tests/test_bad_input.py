@@ -796,7 +796,7 @@ def test_impossible_sizes_are_refused_and_nothing_is_created(wrong: dict[str, An
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [3, "x" * 300, "self", "info", "mask", "discount"])
+@pytest.mark.parametrize("name", [3, "x" * 300, "self", "info", "mask", "discount", "env/inner", "next_obs/x"])
 def test_names_that_cannot_be_columns_are_refused(name: Any, tmp_path: Path) -> None:
     columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
     with pytest.raises(db.errors.SchemaError):

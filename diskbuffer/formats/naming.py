@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from diskbuffer.plugin import BUILT_IN, RESERVED_NAMES, TAG, escape_key
 
 RESERVED = frozenset({*RESERVED_NAMES, *BUILT_IN, TAG})  # what a store, or a batch, has under these names is something else
-GROUPS = frozenset({"next_obs", *BUILT_IN, TAG})  # what no path may begin with
+GROUPS = RESERVED - {"info"}  # what no path may begin with
 
 Keys = tuple[str, ...]  # what leads to an array: names of groups, and its own
 

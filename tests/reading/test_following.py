@@ -279,8 +279,9 @@ class World:
                 assert_right(reader, self.writer)
 
     def close(self) -> None:
-        for buffer in [*self.readers, *filter(None, [self.writer])]:
-            buffer.close()
+        for buffer in [*self.readers, self.writer]:
+            if buffer is not None:  # an empty one is false
+                buffer.close()
 
 
 CALLS = [*["add"] * 6, *["extend"] * 4, "cut_off", "cut_off", "clear", "seal", "flush", "write", "write", "remove_column"]
