@@ -274,7 +274,7 @@ class Episodes(OfBuffer):
         """
         steps = self.start if self._steps is None else self._steps  # so that `of` costs no table
         with self._reader.lock:
-            self._access.write_columns()
+            self._access.write_columns("episodes.set_tag()")
             return tag_episodes(self._derived, tag, steps)
 
     @property

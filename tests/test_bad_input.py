@@ -659,6 +659,16 @@ def test_a_sequence_that_reaches_beyond_its_episode_is_refused(buffer: db.Replay
         buffer.at([0], length=11)
 
 
+def test_a_store_that_is_gone_takes_no_tags(buffer: db.ReplayBuffer, tmp_path: Path) -> None:
+    buffer.path.rename(tmp_path / "elsewhere")
+    calls: list[Callable[[], Any]] = [lambda: buffer.episodes[:2].set_tag("a"), lambda: buffer.columns.write("x", [0], [1.0])]
+    for call in calls:
+        with pytest.raises(db.CorruptionError, match="moved, removed or replaced"):
+            call()
+    (tmp_path / "elsewhere").rename(buffer.path)
+    assert buffer.episodes.tag_names == ()
+
+
 BAD_STATES: list[Any] = [
     {},
     {"sample": {"seed": 1, "batches": 2}},
@@ -692,6 +702,7 @@ CALLS: dict[str, Callable[[db.ReplayBuffer], Any]] = {
     "extend": lambda b: b.extend(**steps(6)),
     "cut_off": lambda b: b.cut_off(),
     "flush": lambda b: b.flush(),
+    "write": lambda b: b.columns.write("x", [0], [1.0]),
     "seal": lambda b: b.flush(recompress=True),
     "sample": lambda b: b.sample(4),
     "at": lambda b: b.at([0]),
@@ -701,7 +712,7 @@ CALLS: dict[str, Callable[[db.ReplayBuffer], Any]] = {
     "episodes": lambda b: b.episodes,
     "stats": lambda b: b.stats(),
 }
-WRITING = ("add", "extend", "cut_off", "flush", "seal")
+WRITING = ("add", "extend", "cut_off", "flush", "seal", "write")
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -736,7 +747,7 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
     buffer.close()
     before = contents(buffer.path)
     with db.ReplayBuffer(buffer.path, mode="r") as reader:
-        with pytest.raises(db.errors.ReadOnlyError, match=r"mode='r'.*mode='a'"):
+        with pytest.raises(db.errors.ReadOnlyError, match=r"^[\w.]+\(\) writes to .*mode='r'\. Open it with mode='a' to write$"):
             CALLS[call](reader)
         assert len(reader) == 25
         reader.sample(5)
@@ -766,12 +777,15 @@ buffer = db.ReplayBuffer(sys.argv[1], columns=columns)
 buffer.add(np.zeros(4), 3, 0, np.ones(4), False, True)
 if os.fork() == 0:
     refused = 0
-    for call in (lambda: buffer.add(np.ones(4), 5, 0, np.ones(4), False, True), buffer.flush, buffer.cut_off):
+    tag, write = lambda: buffer.episodes.set_tag("a"), lambda: buffer.columns.write("x", [0], [1.0])
+    add = lambda: buffer.add(np.ones(4), 5, 0, np.ones(4), False, True)
+    calls = {"add": add, "flush": buffer.flush, "cut_off": buffer.cut_off, "episodes.set_tag": tag, "columns.write": write}
+    for name, call in calls.items():
         try:
             call()
         except db.LockedError as error:
-            refused += str(os.getppid()) in str(error)
-    fine = refused == 3 and (buffer.sample(4)["action"] == 3).all()
+            refused += str(os.getppid()) in str(error) and str(error).startswith(name + "() ")
+    fine = refused == 5 and (buffer.sample(4)["action"] == 3).all()
     buffer.close()
     os._exit(0 if fine else 1)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0

@@ -105,7 +105,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
             A step was never added, a value is NaN or infinite, or there is not one for each step. Nothing was written.
         """
         with self._store.lock:
-            self._access.write_columns()
+            self._access.write_columns("columns.write()")
             return self._derived.write(name, steps, values)
 
     def remove(self, name: str) -> None:
@@ -126,9 +126,9 @@ class Columns(OfBuffer, Mapping[str, Column]):
         OSError
             The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
         """
-        self._access.must_write_columns("changed")  # first: a fork has the lock of snapshots as it was
+        self._access.must_write_columns("columns.remove()")  # first: a fork has the lock of snapshots as it was
         with self._building, self._store.lock:
-            self._access.write_columns()
+            self._access.write_columns("columns.remove()")
             self._derived.remove(name)
 
     def map(
@@ -183,7 +183,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
         >>> n, bool((batch["scaled"] * 100 - batch["obs"]).abs().max() < 1e-5)
         (100, True)
         """
-        self._access.write_columns()
+        self._access.write_columns("columns.map()")
         names, size, ahead = names_of(out), integer("batch_size", batch_size), integer("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
@@ -235,7 +235,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
         int
             Of how many steps.
         """
-        self._access.write_columns()
+        self._access.write_columns("columns.returns_and_advantages()")
         plain = values is None
         return Returns(
             rewards="reward",
