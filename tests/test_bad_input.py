@@ -130,6 +130,8 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "obs nested": ({"obs": {"pixels": FRAME}}, "obs"),
     "unknown column": ({"log_prob": 1.0}, "unknown column 'log_prob'.*'action'"),
     "is_last given": ({"is_last": True}, "is_last"),
+    "unknown column of nothing": ({"log_prob": None}, "unknown column 'log_prob'.*'action'"),
+    "unknown column of an empty dict": ({"infos": {}}, "unknown column 'infos'.*'action'"),
 }
 
 
@@ -156,6 +158,12 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "a trajectory without its last obs": ({"next_obs": None}, r"obs.*\(7, 34, 33\).*\(6, 34, 33\).*one observation more"),
     "next_obs and a trajectory": ({"obs": np.zeros((N + 1, *SHAPE), np.uint8)}, r"obs.*\(6, 34, 33\).*\(7, 34, 33\)"),
     "no obs": ({"obs": None}, "missing.*obs"),
+    "an obs that is no array": ({"obs": 3.0, "next_obs": None}, r"obs.*\(7, 34, 33\).*\(\)"),
+    "an action too few": ({"action": np.zeros(N - 1)}, r"action.*\(6,\).*\(5,\)"),
+    "an action too few for a trajectory": (
+        {"obs": np.zeros((N + 1, *SHAPE), np.uint8), "next_obs": None, "action": np.zeros(N - 1)},
+        r"action.*\(6,\).*\(5,\)",
+    ),
     "a reward too few": ({"reward": np.zeros(N - 1)}, r"reward.*\(6,\).*\(5,\)"),
     "terminated too long": ({"terminated": np.zeros(N + 1, bool)}, r"terminated.*\(6,\).*\(7,\)"),
     "no action": ({"action": None}, "missing.*action"),
@@ -169,6 +177,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "an environment that is not there": ({"env": 1}, "env.*1"),
     "an environment below zero": ({"env": -1}, "env.*-1"),
     "an environment by name": ({"env": "0"}, "env"),
+    "unknown column of nothing": ({"log_prob": {}}, "unknown column 'log_prob'"),
 }
 
 
