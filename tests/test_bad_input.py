@@ -132,6 +132,7 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "is_last given": ({"is_last": True}, "is_last"),
     "unknown column of nothing": ({"log_prob": None}, "unknown column 'log_prob'.*'action'"),
     "unknown column of an empty dict": ({"infos": {}}, "unknown column 'infos'.*'action'"),
+    "a dtype that NumPy has not": ({"small": torch.zeros(2, dtype=torch.bfloat16)}, r"small.*bfloat16; give \.float\(\)"),
 }
 
 
@@ -316,6 +317,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a column in a column": ({"columns": {"obs": db.Column(), "obs/x": db.Column()}}, "'obs/x'.*inside"),
     "a flag that is no bool": ({"columns": {"obs": db.Column(), "terminated": db.Column()}}, "'terminated'.*bool"),
     "an extra column that is there": ({"extra": {"action": db.Column()}}, "'action'"),
+    "a place in a bucket of another kind": ({"path": "gs://bucket/store"}, "`diskbuffer copy`.*s3://BUCKET/PATH alone"),
 }
 
 
@@ -323,7 +325,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_bad_option_is_refused_and_nothing_created(what: str, tmp_path: Path) -> None:
     change, message = BAD_OPTIONS[what]
     with pytest.raises(db.InputError, match=message):
-        db.ReplayBuffer(tmp_path / "store", **(GOOD | change))
+        db.ReplayBuffer(**({"path": tmp_path / "store"} | GOOD | change))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -666,6 +668,47 @@ def test_a_sequence_that_reaches_beyond_its_episode_is_refused(buffer: db.Replay
     assert buffer.at([0], length=10)["action"].tolist() == [list(range(10))]
     with pytest.raises(db.InputError, match="ends before 11 steps"):
         buffer.at([0], length=11)
+
+
+ID = r"Steps are ids.*episode\.steps"
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no steps": (lambda b: b.at(), f"found None.*{ID}"),
+    "an episode for its steps": (lambda b: b.at(b.episodes[0]), rf"found Episode\(.*{ID}"),
+    "the episodes of an episode": (lambda b: b.episodes.of(b.episodes[0]), rf"found Episode\(.*{ID}"),
+    "columns that are a number": (lambda b: b.at([0], columns=3), "list of names.*found 3"),
+    "columns that are a dict": (lambda b: b.at([0], columns={}), "list of names.*found {}"),
+    "episodes by a name": (lambda b: b.episodes["a"], "3 episodes.*found 'a'"),
+    "episodes with an axis more": (lambda b: b.episodes[None], "3 episodes.*found None"),
+    "episodes by a matrix": (lambda b: b.episodes[np.zeros((2, 2), int)], r"3 episodes.*found array\(\[\["),
+    "an episode too many": (lambda b: b.episodes[3], "no episode number 3 of 3"),
+    "an episode of none": (lambda b: b.episodes[:0][0], "no episode number 0 of 0"),
+    "a table of something": (lambda b: b.episodes.to_pandas(steps=np.arange(3)), "steps must be True or False"),
+    "a tag of a running episode": (lambda b: b.episodes.set_tag("a"), "step 22 is not over"),
+    "a tag that is a number": (lambda b: b.episodes[:2].set_tag(3), "string.*found 3$"),
+    "a tag with NUL": (lambda b: b.episodes[:2].set_tag("a\0"), "NUL.*found 'a.x00'"),
+    "one episode to draw from": (lambda b: db.Uniform(episodes=b.episodes[0]), r"episodes\[3:4\] for one"),
+    "no column": (lambda b: b.columns["none"], "no column 'none'; there are obs, action"),
+    "no observations": (lambda b: b.columns.transformed(None), "obs.*found None"),
+    "no function": (lambda b: b.columns.map(None, 4, "x"), "function must.*found None"),
+    "no values": (lambda b: b.columns.returns_and_advantages(), r"'value'.*found none.*columns\.map\(\)"),
+    "NaN that is written later": (lambda b: b.columns.write("x", [0], [np.nan]), r"x.*NaN.*np\.nan_to_num"),
+    "a snapshot in a bucket": (lambda b: b.copies.snapshot("s3://b/x"), "diskbuffer copy PATH s3://b/x` one up"),
+}
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_told_in_a_sentence(what: str, buffer: db.ReplayBuffer) -> None:
+    call, message = MISTAKES[what]
+    with pytest.raises(db.InputError, match=message) as caught:
+        call(buffer)
+    assert isinstance(caught.value, LookupError) == (what in ("no column", "an episode too many", "an episode of none"))
+    assert set(buffer.columns) == {*OPTIONS["columns"], "reward", "terminated", "truncated", "is_last", "row_checksum"}
+
+
+def test_what_is_not_there_is_looked_up_as_python_does(buffer: db.ReplayBuffer) -> None:
+    assert "none" not in buffer.columns
+    assert buffer.columns.get("none", 3) == 3
 
 
 def test_a_store_that_is_gone_takes_no_tags(buffer: db.ReplayBuffer, tmp_path: Path) -> None:
