@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from diskbuffer.recording.stream_log import StreamLog
     from diskbuffer.store.store import Store
 
-_TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
-
 
 class OfBuffer:
     """What a buffer hands out. It is neither copied nor pickled: a copy would close what the buffer has open."""
@@ -44,6 +42,7 @@ class Access:
     ) -> None:
         self._path, self._closing, self._store, self._reader, self._gathered = path, closing, store, reader, gathered
         self._recorder, self._process = recorder, os.getpid()
+        self.to_write = "Open it with mode='a' to write"
 
     @property
     def own_recorder(self) -> Recorder | None:
@@ -61,55 +60,64 @@ class Access:
         if not files.outermost().is_in_place():
             raise CorruptionError(f"{self._path} was moved, removed or replaced since it was opened; open it again")
 
-    def recorder(self) -> Recorder:
-        """Return what records steps; a ReadOnlyError or LockedError where this process may not."""
+    def recorder(self, call: str = "this") -> Recorder:
+        """Return what records steps; a ReadOnlyError or LockedError, which names what was called, where this process may not."""
         if self._closing.closed or self._recorder is None or not self._store.writable:
-            self._refuse()
+            self._refuse(call)
         return self._recorder
 
-    def log(self) -> StreamLog:
+    def log(self, call: str = "this") -> StreamLog:
         """Return what steps are written to, as `recorder` does."""
-        return self.recorder().log
+        return self.recorder(call).log
 
-    def write_columns(self) -> None:
-        """Raise an error where this process may not write columns; see what another learner wrote to them."""
+    def write_columns(self, call: str = "") -> None:
+        """Raise an error where this process may not write columns; see what another learner wrote to them.
+
+        Without a `call` it is for a sampler, which asks too often to look whether the store is still at its path.
+        """
         if self._gathered is None:
-            self.recorder()
+            self.recorder(call or "a sampler")
+            if call:
+                self.check_in_place()
             return
         with self._store.lock:
             self.check_open()
-            if self._gathered.begin_writing():  # another learner may have written to steps that are new to this one
+            try:
+                begun = self._gathered.begin_writing()
+            except LockedError as error:
+                raise LockedError(f"{call or 'a sampler'}: {error}") from error
+            if begun:  # another learner may have written to steps that are new to this one
                 try:
                     self._reader.refresh()
                 except BaseException:
                     self._gathered.columns.end_writing()
                     raise
 
-    def must_write(self, what: str) -> None:
-        """Raise an error where this process may not change the store, which is to be `what`: "cleared", "marked".
+    def must_write(self, call: str) -> None:
+        """Raise an error, which names what was called, where this process may not change the store.
 
         Takes no lock: in a fork, those of the buffer may be held for ever.
         """
         self.check_open()
         if self._recorder is None and self._gathered is None:
             raise ReadOnlyError(
-                f"{self._path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so there",
-                advice=_TO_WRITE,
+                f"{call} changes {self._path}, which was opened with mode='r': only its writer can, which can pause; do so there",
+                advice=self.to_write,
             )
-        self.recorder()
+        self.recorder(call)
 
-    def must_write_columns(self, what: str) -> None:
+    def must_write_columns(self, call: str) -> None:
         """Raise an error as `must_write` does; a learner of several writers' stores may, too."""
         if self._gathered is None:
-            self.must_write(what)
+            self.must_write(call)
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, call: str) -> NoReturn:
         self.check_open()
         if self._gathered is not None:
             raise ReadOnlyError(f"{self._path} has the stores of several writers; open one with writer=NAME to add steps to it")
         if self._recorder is None:
-            raise ReadOnlyError(f"{self._path} was opened with mode='r'", advice=_TO_WRITE)
+            raise ReadOnlyError(f"{call} writes to {self._path}, which was opened with mode='r'", advice=self.to_write)
         raise LockedError(
-            f"{self._path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
-            "it here with mode='r'"
+            f"{call} writes to {self._path}, which is being written to by process {self._process}, of which this one is a fork; "
+            "write there, or open it here with mode='r'"
         )

@@ -280,10 +280,11 @@ class ReplayBuffer:
         About 9 us for an 84x84 frame, compression included, which comes in batches: every 128 rows or so, some 0.2 ms.
         """
         if self.limiter is not None:
-            self._access.recorder()  # nobody waits for an error
+            self._access.recorder("add()")  # nobody waits for an error
             self.limiter.wait_to_add()
         with self._store.lock:
-            added = self._access.recorder().add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
+            recorder = self._access.recorder("add()")
+            added = recorder.add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
             if self.limiter is not None:
                 self.limiter.note_added(self._access.log().added)
             return added
@@ -334,10 +335,10 @@ class ReplayBuffer:
             The disk is full or fails. ``len(buffer)`` tells what was added before that.
         """
         if self.limiter is not None:
-            self._access.recorder()  # nobody waits for an error
+            self._access.recorder("extend()")  # nobody waits for an error
             self.limiter.wait_to_add()
         with self._store.lock:
-            recorder = self._access.recorder()
+            recorder = self._access.recorder("extend()")
             stream = None if env is None else integer("env", env, 0, self.n_envs - 1)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
             added = recorder.extend(values, obs, next_obs, stream, new_episode)
@@ -354,7 +355,7 @@ class ReplayBuffer:
             Which; all of them by default.
         """
         with self._store.lock:
-            recorder = self._access.recorder()
+            recorder = self._access.recorder("cut_off()")
             which = np.arange(self.n_envs)[envs] if isinstance(envs, slice) else np.atleast_1d(integers("envs", envs, (0, 1)))
             if (which < 0).any() or (which >= self.n_envs).any():
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
@@ -375,7 +376,7 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. Every step is there still.
         """
-        self._access.must_write("cleared")
+        self._access.must_write("clear()")
         with self._building, self._store.lock, Uninterrupted():
             self._access.recorder().clear()
 
@@ -401,7 +402,7 @@ class ReplayBuffer:
         if self._writer is not None:
             raise InputError(f"{self._of_all_writers}: all writers share a capacity, which stays as it is")
         wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
-        self._access.must_write("resized")
+        self._access.must_write("resize()")
         with self._building, self._store.lock, Uninterrupted():
             self._access.log().resize(wanted)
 
@@ -427,15 +428,15 @@ class ReplayBuffer:
         refuse_within_a_call(self._store, "flush")
         if recompress:
             with self._store.lock:
-                log = self._access.log()
+                log = self._access.log("flush()")
                 log.pack()
             log.wait_for_sealing()
         if self._gathered is not None:
-            self._access.write_columns()
+            self._access.write_columns("flush()")
             self._gathered.sync()
         else:
             with self._store.lock:
-                log = self._access.log()
+                log = self._access.log("flush()")
             log.sync()
         if self.limiter is not None:
             self.limiter.sync()

@@ -77,7 +77,7 @@ class Copies(OfBuffer):
         wanted = local_path(path)
         self._access.check_open()
         if self._gathered is not None:
-            self._access.write_columns()
+            self._access.write_columns("copies.snapshot()")
         with snapshots.place_for(self._place, wanted) as building:
             if self._gathered is not None:
                 make_snapshot(self._gathered, building.files)
@@ -122,12 +122,12 @@ class Copies(OfBuffer):
         Costs what `snapshot` does.
         """
         marks.check_name(name)
-        self._access.must_write_columns("marked")
+        self._access.must_write_columns("copies.mark()")
         with self._marking:
             if name in self.marks and not replace:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
             if self._gathered is not None:
-                self._access.write_columns()
+                self._access.write_columns("copies.mark()")
                 make_mark(self._gathered, name)
                 return
             files = self._store.files
@@ -155,9 +155,9 @@ class Copies(OfBuffer):
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         """
-        self._access.must_write_columns("changed")
+        self._access.must_write_columns("copies.remove()")
         if self._gathered is not None:
-            self._access.write_columns()
+            self._access.write_columns("copies.remove()")
         with self._marking:
             if self._gathered is not None:
                 gathered_marks.remove(self._gathered.all_files, name)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from diskbuffer.access import Access, OfBuffer
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.tags import tag_episodes
-from diskbuffer.errors import InputError
-from diskbuffer.inputs import column_paths, step_names
+from diskbuffer.errors import InputError, LookupInputError
+from diskbuffer.inputs import column_paths, refuse_alone, step_names, truth
+from diskbuffer.integers import shown
 from diskbuffer.notebook import notebook
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, Int64, row_of
@@ -125,7 +126,7 @@ class Episode(EpisodeFields):
         columns : sequence of str, optional
             Columns' paths. By default rewards and their sum so far, actions, and what else has 8 components at most.
         """
-        found: Picture = notebook("episode").plot(self._read(), self, columns)
+        found: Picture = notebook("episode").plot(self._read(), self, column_paths(columns))
         return found
 
     def _repr_html_(self) -> str:
@@ -228,9 +229,17 @@ class Episodes(OfBuffer):
             n = operator.index(which)
         except TypeError:
             try:
-                return Episodes(self._buffer, self._derived, self._access, self._table.some(which))
-            except (IndexError, TypeError) as error:
-                raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
+                some = self._table.some(which)
+            except (IndexError, TypeError, ValueError):
+                some = None
+            if some is None or some.id.ndim != 1:
+                raise InputError(
+                    f"{len(self):,} episodes are selected from by a number, a slice, a mask or an array of numbers, found "
+                    f"{shown(which)}; find(id) returns the episode of an id"
+                ) from None
+            return Episodes(self._buffer, self._derived, self._access, some)
+        if not -len(self) <= n < len(self):
+            raise LookupInputError(f"there is no episode number {n} of {len(self):,}; find(id) returns the episode of an id")
         episode = Episode(*self._table.one(n))
         episode._reader, episode._buffer = self._source, self._buffer
         return episode
@@ -284,7 +293,7 @@ class Episodes(OfBuffer):
         """
         steps = self.start if self._steps is None else self._steps  # so that `of` costs no table
         with self._reader.lock:
-            self._access.write_columns()
+            self._access.write_columns("episodes.set_tag()")
             return tag_episodes(self._derived, tag, steps)
 
     @property
@@ -358,12 +367,11 @@ class Episodes(OfBuffer):
         MissingPackageError
             pandas is not installed.
         """
-        tables = notebook("pandas_tables")
-        if columns is not None and not steps:
-            raise InputError("columns= are those of steps: give steps=True, too")
+        tables, paths = notebook("pandas_tables"), column_paths(columns)
+        refuse_alone("columns", columns, "steps", truth("steps", steps) or None)
         found: pandas.DataFrame
         if steps:
-            found = tables.of_steps(self._source, self._table, columns)
+            found = tables.of_steps(self._source, self._table, paths)
         else:
             found = tables.of_episodes(self._source, self._table, returns)
         return found

@@ -114,6 +114,12 @@ class InputError(DiskBufferError, ValueError):
     kind = "input"
 
 
+class LookupInputError(InputError, IndexError, KeyError):
+    """An InputError of what is indexed as a sequence or a mapping, and caught as Python has it."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
 class SchemaError(InputError):
     """Columns that cannot be stored, or that differ from those of the store."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.integers import MOST
+from diskbuffer.integers import MOST, shown
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
@@ -19,6 +19,8 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
     try:
         return np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
     except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(values, torch.Tensor) and values.is_floating_point():
+            raise InputError(f"{name}: expected a dtype that NumPy has, found {values.dtype}; give .float() of it") from error
         raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
 
 
@@ -57,7 +59,10 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
 
 def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:
     """Return the names of steps, (n,) int64, or of sequences (n, length), too; an InputError where they are no integers."""
-    return integers("steps", steps, (1, 2) if of_sequences else (1,)).astype(np.int64)
+    try:
+        return integers("steps", steps, (1, 2) if of_sequences else (1,)).astype(np.int64)
+    except InputError as error:
+        raise error.advising('Steps are ids, as a batch\'s "steps", buffer.steps(), or episode.steps of an episode') from None
 
 
 def integers(name: str, values: Any, axes: tuple[int, ...] = (1,)) -> npt.NDArray[np.int64]:
@@ -69,12 +74,30 @@ def integers(name: str, values: Any, axes: tuple[int, ...] = (1,)) -> npt.NDArra
     fits = found.dtype.kind == "i" or (found.dtype.kind == "u" and (found.itemsize < 8 or (found <= MOST).all()))
     if found.ndim not in axes or not (fits or not found.size):
         expected = " or ".join(("()", "(n,)", "(n, length)")[n] for n in axes)
-        raise InputError(f"{name}: expected integers of shape {expected}, found {found.dtype} of shape {found.shape}")
+        what = f"{found.dtype} of shape {found.shape}" if found.dtype.kind in "biufc" else shown(values)
+        raise InputError(f"{name}: expected integers of shape {expected}, found {what}")
     return found.astype(np.int64, copy=False)
 
 
 def column_paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns that alone are to be read, each once; None for all."""
-    if isinstance(columns, str):
-        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-    return None if columns is None else tuple(dict.fromkeys(columns))
+    if columns is None:
+        return None
+    are_several = isinstance(columns, Iterable) and not isinstance(columns, str | Mapping)
+    names: list[Any] = list(columns) if are_several else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"columns must be a list of names, such as ['reward'], found {shown(columns)}")
+    return tuple(dict.fromkeys(names))
+
+
+def refuse_alone(name: str, value: Any, other: str, others: Any) -> None:
+    """Raise an InputError where an argument is given without another, and would do nothing."""
+    if value is not None and others is None:
+        raise InputError(f"{name}= does nothing without {other}=: give {other}=, too")
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return a truth value; an InputError for anything else, which mostly was meant for another argument."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} must be True or False, found {shown(value)}", option=name)
+    return bool(value)

@@ -18,8 +18,11 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str):
         raise InputError(f"a path must be a string or path-like, found {text!r}; decode it first, with os.fsdecode()")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-        down = f"; `diskbuffer copy {text} PATH` copies a store down" if text.startswith("s3://") else ""
-        raise InputError(f"{text} is a URL, where the path of a directory of this machine is needed{down}")
+        if text.startswith("s3://"):
+            copies = f"diskbuffer copy {text} PATH` copies a store down, and `diskbuffer copy PATH {text}` one up that was closed"
+        else:
+            copies = "diskbuffer copy` copies to and from buckets, by s3://BUCKET/PATH alone"
+        raise InputError(f"{text} is a URL, where the path of a directory of this machine is needed; `{copies}")
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:

@@ -83,7 +83,9 @@ class SharedStore:
             return found
         with self.lock:
             if self._buffer is None and is_there(self.path):
-                self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
+                opened = ReplayBuffer(self.path, **self._options, mode="r")
+                opened._access.to_write = "open_to_write() opens it to write"
+                self._take(opened, writes=False)
             return self._buffer
 
     def reload(self) -> None:

@@ -130,6 +130,9 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "obs nested": ({"obs": {"pixels": FRAME}}, "obs"),
     "unknown column": ({"log_prob": 1.0}, "unknown column 'log_prob'.*'action'"),
     "is_last given": ({"is_last": True}, "is_last"),
+    "unknown column of nothing": ({"log_prob": None}, "unknown column 'log_prob'.*'action'"),
+    "unknown column of an empty dict": ({"infos": {}}, "unknown column 'infos'.*'action'"),
+    "a dtype that NumPy has not": ({"small": torch.zeros(2, dtype=torch.bfloat16)}, r"small.*bfloat16; give \.float\(\)"),
 }
 
 
@@ -156,6 +159,12 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "a trajectory without its last obs": ({"next_obs": None}, r"obs.*\(7, 34, 33\).*\(6, 34, 33\).*one observation more"),
     "next_obs and a trajectory": ({"obs": np.zeros((N + 1, *SHAPE), np.uint8)}, r"obs.*\(6, 34, 33\).*\(7, 34, 33\)"),
     "no obs": ({"obs": None}, "missing.*obs"),
+    "an obs that is no array": ({"obs": 3.0, "next_obs": None}, r"obs.*\(7, 34, 33\).*\(\)"),
+    "an action too few": ({"action": np.zeros(N - 1)}, r"action.*\(6,\).*\(5,\)"),
+    "an action too few for a trajectory": (
+        {"obs": np.zeros((N + 1, *SHAPE), np.uint8), "next_obs": None, "action": np.zeros(N - 1)},
+        r"action.*\(6,\).*\(5,\)",
+    ),
     "a reward too few": ({"reward": np.zeros(N - 1)}, r"reward.*\(6,\).*\(5,\)"),
     "terminated too long": ({"terminated": np.zeros(N + 1, bool)}, r"terminated.*\(6,\).*\(7,\)"),
     "no action": ({"action": None}, "missing.*action"),
@@ -169,6 +178,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "an environment that is not there": ({"env": 1}, "env.*1"),
     "an environment below zero": ({"env": -1}, "env.*-1"),
     "an environment by name": ({"env": "0"}, "env"),
+    "unknown column of nothing": ({"log_prob": {}}, "unknown column 'log_prob'"),
 }
 
 
@@ -307,6 +317,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a column in a column": ({"columns": {"obs": db.Column(), "obs/x": db.Column()}}, "'obs/x'.*inside"),
     "a flag that is no bool": ({"columns": {"obs": db.Column(), "terminated": db.Column()}}, "'terminated'.*bool"),
     "an extra column that is there": ({"extra": {"action": db.Column()}}, "'action'"),
+    "a place in a bucket of another kind": ({"path": "gs://bucket/store"}, "`diskbuffer copy`.*s3://BUCKET/PATH alone"),
 }
 
 
@@ -314,7 +325,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_bad_option_is_refused_and_nothing_created(what: str, tmp_path: Path) -> None:
     change, message = BAD_OPTIONS[what]
     with pytest.raises(db.InputError, match=message):
-        db.ReplayBuffer(tmp_path / "store", **(GOOD | change))
+        db.ReplayBuffer(**({"path": tmp_path / "store"} | GOOD | change))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -659,6 +670,57 @@ def test_a_sequence_that_reaches_beyond_its_episode_is_refused(buffer: db.Replay
         buffer.at([0], length=11)
 
 
+ID = r"Steps are ids.*episode\.steps"
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no steps": (lambda b: b.at(), f"found None.*{ID}"),
+    "an episode for its steps": (lambda b: b.at(b.episodes[0]), rf"found Episode\(.*{ID}"),
+    "the episodes of an episode": (lambda b: b.episodes.of(b.episodes[0]), rf"found Episode\(.*{ID}"),
+    "columns that are a number": (lambda b: b.at([0], columns=3), "list of names.*found 3"),
+    "columns that are a dict": (lambda b: b.at([0], columns={}), "list of names.*found {}"),
+    "episodes by a name": (lambda b: b.episodes["a"], "3 episodes.*found 'a'"),
+    "episodes with an axis more": (lambda b: b.episodes[None], "3 episodes.*found None"),
+    "episodes by a matrix": (lambda b: b.episodes[np.zeros((2, 2), int)], r"3 episodes.*found array\(\[\["),
+    "an episode too many": (lambda b: b.episodes[3], "no episode number 3 of 3"),
+    "an episode of none": (lambda b: b.episodes[:0][0], "no episode number 0 of 0"),
+    "a table of something": (lambda b: b.episodes.to_pandas(steps=np.arange(3)), "steps must be True or False"),
+    "a tag of a running episode": (lambda b: b.episodes.set_tag("a"), "step 22 is not over"),
+    "a tag that is a number": (lambda b: b.episodes[:2].set_tag(3), "string.*found 3$"),
+    "a tag with NUL": (lambda b: b.episodes[:2].set_tag("a\0"), "NUL.*found 'a.x00'"),
+    "one episode to draw from": (lambda b: db.Uniform(episodes=b.episodes[0]), r"episodes\[3:4\] for one"),
+    "no column": (lambda b: b.columns["none"], "no column 'none'; there are obs, action"),
+    "no observations": (lambda b: b.columns.transformed(None), "obs.*found None"),
+    "no function": (lambda b: b.columns.map(None, 4, "x"), "function must.*found None"),
+    "no values": (lambda b: b.columns.returns_and_advantages(), r"'value'.*found none.*columns\.map\(\)"),
+    "NaN that is written later": (lambda b: b.columns.write("x", [0], [np.nan]), r"x.*NaN.*np\.nan_to_num"),
+    "a snapshot in a bucket": (lambda b: b.copies.snapshot("s3://b/x"), "diskbuffer copy PATH s3://b/x` one up"),
+}
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_told_in_a_sentence(what: str, buffer: db.ReplayBuffer) -> None:
+    call, message = MISTAKES[what]
+    with pytest.raises(db.InputError, match=message) as caught:
+        call(buffer)
+    assert isinstance(caught.value, LookupError) == (what in ("no column", "an episode too many", "an episode of none"))
+    assert set(buffer.columns) == {*OPTIONS["columns"], "reward", "terminated", "truncated", "is_last", "row_checksum"}
+
+
+def test_what_is_not_there_is_looked_up_as_python_does(buffer: db.ReplayBuffer) -> None:
+    assert "none" not in buffer.columns
+    assert buffer.columns.get("none", 3) == 3
+
+
+def test_a_store_that_is_gone_takes_no_tags(buffer: db.ReplayBuffer, tmp_path: Path) -> None:
+    buffer.path.rename(tmp_path / "elsewhere")
+    calls: list[Callable[[], Any]] = [lambda: buffer.episodes[:2].set_tag("a"), lambda: buffer.columns.write("x", [0], [1.0])]
+    for call in calls:
+        with pytest.raises(db.CorruptionError, match="moved, removed or replaced"):
+            call()
+    (tmp_path / "elsewhere").rename(buffer.path)
+    assert buffer.episodes.tag_names == ()
+
+
 BAD_STATES: list[Any] = [
     {},
     {"sample": {"seed": 1, "batches": 2}},
@@ -692,6 +754,7 @@ CALLS: dict[str, Callable[[db.ReplayBuffer], Any]] = {
     "extend": lambda b: b.extend(**steps(6)),
     "cut_off": lambda b: b.cut_off(),
     "flush": lambda b: b.flush(),
+    "write": lambda b: b.columns.write("x", [0], [1.0]),
     "seal": lambda b: b.flush(recompress=True),
     "sample": lambda b: b.sample(4),
     "at": lambda b: b.at([0]),
@@ -701,7 +764,7 @@ CALLS: dict[str, Callable[[db.ReplayBuffer], Any]] = {
     "episodes": lambda b: b.episodes,
     "stats": lambda b: b.stats(),
 }
-WRITING = ("add", "extend", "cut_off", "flush", "seal")
+WRITING = ("add", "extend", "cut_off", "flush", "seal", "write")
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -736,7 +799,7 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
     buffer.close()
     before = contents(buffer.path)
     with db.ReplayBuffer(buffer.path, mode="r") as reader:
-        with pytest.raises(db.errors.ReadOnlyError, match=r"mode='r'.*mode='a'"):
+        with pytest.raises(db.errors.ReadOnlyError, match=r"^[\w.]+\(\) writes to .*mode='r'\. Open it with mode='a' to write$"):
             CALLS[call](reader)
         assert len(reader) == 25
         reader.sample(5)
@@ -766,12 +829,15 @@ buffer = db.ReplayBuffer(sys.argv[1], columns=columns)
 buffer.add(np.zeros(4), 3, 0, np.ones(4), False, True)
 if os.fork() == 0:
     refused = 0
-    for call in (lambda: buffer.add(np.ones(4), 5, 0, np.ones(4), False, True), buffer.flush, buffer.cut_off):
+    tag, write = lambda: buffer.episodes.set_tag("a"), lambda: buffer.columns.write("x", [0], [1.0])
+    add = lambda: buffer.add(np.ones(4), 5, 0, np.ones(4), False, True)
+    calls = {"add": add, "flush": buffer.flush, "cut_off": buffer.cut_off, "episodes.set_tag": tag, "columns.write": write}
+    for name, call in calls.items():
         try:
             call()
         except db.LockedError as error:
-            refused += str(os.getppid()) in str(error)
-    fine = refused == 3 and (buffer.sample(4)["action"] == 3).all()
+            refused += str(os.getppid()) in str(error) and str(error).startswith(name + "() ")
+    fine = refused == 5 and (buffer.sample(4)["action"] == 3).all()
     buffer.close()
     os._exit(0 if fine else 1)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0

@@ -12,9 +12,9 @@ from diskbuffer.access import Access, OfBuffer
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
-from diskbuffer.errors import InputError
+from diskbuffer.errors import InputError, LookupInputError
 from diskbuffer.inputs import step_names
-from diskbuffer.integers import integer
+from diskbuffer.integers import integer, shown
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Cut, Listed, Pass
 from diskbuffer.reading.batches.base import Batch
@@ -42,7 +42,10 @@ class Columns(OfBuffer, Mapping[str, Column]):
         self._access, self._building, self._flush, self._threads = access, building, flush, threads
 
     def __getitem__(self, path: str) -> Column:
-        return self._schema.columns[path]
+        try:
+            return self._schema.columns[path]
+        except (KeyError, TypeError):
+            raise LookupInputError(f"there is no column {path!r}; there are {', '.join(self)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._schema.columns)
@@ -76,6 +79,8 @@ class Columns(OfBuffer, Mapping[str, Column]):
         InputError
             A picture is none that is transformed to the column's shape.
         """
+        if obs is None:
+            raise InputError("obs: expected observations, found None")
         return Pictures(self._schema).transformed(obs)
 
     def write(self, name: str, steps: Any, values: Any) -> int:
@@ -105,7 +110,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
             A step was never added, a value is NaN or infinite, or there is not one for each step. Nothing was written.
         """
         with self._store.lock:
-            self._access.write_columns()
+            self._access.write_columns("columns.write()")
             return self._derived.write(name, steps, values)
 
     def remove(self, name: str) -> None:
@@ -126,9 +131,9 @@ class Columns(OfBuffer, Mapping[str, Column]):
         OSError
             The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
         """
-        self._access.must_write_columns("changed")  # first: a fork has the lock of snapshots as it was
+        self._access.must_write_columns("columns.remove()")  # first: a fork has the lock of snapshots as it was
         with self._building, self._store.lock:
-            self._access.write_columns()
+            self._access.write_columns("columns.remove()")
             self._derived.remove(name)
 
     def map(
@@ -184,7 +189,9 @@ class Columns(OfBuffer, Mapping[str, Column]):
         >>> n, bool((batch["scaled"] * 100 - batch["obs"]).abs().max() < 1e-5)
         (100, True)
         """
-        self._access.write_columns()
+        self._access.write_columns("columns.map()")
+        if not callable(function):
+            raise InputError(f"function must be one that takes a batch, found {shown(function)}")
         names, size, ahead = names_of(out), integer("batch_size", batch_size), integer("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
@@ -238,7 +245,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
         int
             Of how many steps.
         """
-        self._access.write_columns()
+        self._access.write_columns("columns.returns_and_advantages()")
         plain = values is None
         return Returns(
             rewards="reward",

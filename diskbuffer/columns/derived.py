@@ -171,7 +171,10 @@ class DerivedColumns:
             column = Column(array.shape[1:], array.dtype)
         except SchemaError as error:
             raise InputError(f"{name}: {error}") from error
-        array = fit(name, column, array, (array.shape,))
+        try:
+            array = fit(name, column, array, (array.shape,))
+        except InputError as error:
+            raise error.advising("Such columns are finite: write np.nan_to_num(values), or a number that you choose") from None
         self.check(name)
         with self._store.lock:
             return until_found([self._reader], lambda: self._write(name, column, names, array))

@@ -71,7 +71,11 @@ class Returns:
             raise InputError("advantages need next_values=, the values of next_obs: where an episode was cut off, they count")
         for name in self._read:
             if name not in schema.columns or schema[name].shape or schema[name].np_dtype.kind != "f":
-                raise InputError(f"expected a column {name!r} with a floating-point number for each step, found none such")
+                found = schema.columns.get(name, "none")
+                raise InputError(
+                    f"expected a column {name!r} with a floating-point number for each step, found {found}; columns.map() writes "
+                    "one, and values=None asks for plain returns, which need none"
+                )
         if len({*self._written, *self._read}) < len(self._written) + len(set(self._read)):
             raise InputError(f"out must name different columns, and none that is read, found {self.out!r}")
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.integers import shown
 from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.schema import TAG
@@ -17,8 +18,8 @@ Int64 = npt.NDArray[np.int64]
 
 def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Int64) -> int:
     """Tag the episodes that steps, (n,), lie in; return how many those are."""
-    if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
-        raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
+    if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200 or "\0" in tag):
+        raise InputError(f"a tag must be a string of 1 to 200 characters, none of them NUL, or None, found {shown(tag)}")
     with columns.store.lock:
         return until_found([columns.reader], lambda: _tag(columns, tag, steps))
 
@@ -28,10 +29,12 @@ def _tag(columns: DerivedColumns, tag: str | None, names: Int64) -> int:
     streams, positions = names % len(index.table), names // len(index.table)
     starts, ends = index.episodes_of(streams, positions)
     running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
-    if (starts < 0).any() or running.any():
-        bad = names[(starts < 0) | running][0]
+    if (starts < 0).any():
+        raise InputError(f"step {names[starts < 0][0]} was evicted since, or was never added; take buffer.episodes anew")
+    if running.any():
         raise InputError(
-            f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
+            f"the episode of step {names[running][0]} is not over, and can be tagged once it is; "
+            "buffer.episodes[buffer.episodes.ending != 'running'] leaves such out"
         )
     size = store.layout.segment_rows
     episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)

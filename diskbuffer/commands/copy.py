@@ -50,16 +50,16 @@ def copy(
     """
     from diskbuffer.editing import copy as run
 
-    codecs = [(name, None if its == "auto" else its) for name, its in _pairs("codec", codec, "COLUMN=CODEC", "obs=zstd:1")]
+    codecs = _pairs("codec", codec, "COLUMN=CODEC", "obs=zstd:1")
     print(
         run(
             store,
             new,
             where=where,
             columns=columns,
-            rename=dict(_pairs("rename", rename, "OLD=NEW", "obs/camera=obs/wrist")),
+            rename=_pairs("rename", rename, "OLD=NEW", "obs/camera=obs/wrist"),
             capacity=None if capacity is None else "all" if capacity == "all" else _number(capacity),
-            codec=dict(codecs),
+            codec={name: None if its == "auto" else its for name, its in codecs.items()},
             chunk_rows=chunk_rows,
             frame_stack=frame_stack,
             progress=not quiet,
@@ -75,12 +75,13 @@ def _number(text: str) -> int:
         raise InputError(f"--capacity is a number of steps, or all, found {text!r}") from None
 
 
-def _pairs(option: str, texts: list[str] | None, form: str, example: str) -> list[tuple[str, str]]:
+def _pairs(option: str, texts: list[str] | None, form: str, example: str) -> dict[str, str]:
     """Read what was given as LEFT=RIGHT."""
-    pairs = []
+    pairs: dict[str, str] = {}
     for text in texts or ():
         left, _, right = text.partition("=")
         if not (left and right):
             raise InputError(f"--{option} is {form}, such as --{option} {example}, found {text!r}")
-        pairs.append((left, right))
+        if pairs.setdefault(left, right) != right:
+            raise InputError(f"--{option} is given twice for {left}: {pairs[left]} and {right}")
     return pairs

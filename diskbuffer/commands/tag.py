@@ -7,7 +7,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.plugin import counted
 
 
-def tag(store: str, tag: str | None = None, /, *, where: str | None = None, remove: bool = False) -> int:
+def tag(store: str, tag: str | None = None, /, *, where: str | None = None, all: bool = False, remove: bool = False) -> int:
     """Tag episodes that are over, in place of the tag that they have. Not beside a training that writes to the same store.
 
     Beside several writers it works, as long as no learner writes columns of its own there.
@@ -19,7 +19,9 @@ def tag(store: str, tag: str | None = None, /, *, where: str | None = None, remo
     tag
         The tag.
     where
-        Which episodes, as `diskbuffer episodes` takes it: "return > 10". All that are over by default.
+        Which episodes, as `diskbuffer episodes` takes it: "return > 10".
+    all
+        All that are over, in place of --where.
     remove
         Take their tags away: without TAG.
     """
@@ -27,5 +29,7 @@ def tag(store: str, tag: str | None = None, /, *, where: str | None = None, remo
 
     if (tag is None) != remove:
         raise InputError("give a tag, or --remove to take tags away")
+    if (where is None) != all:
+        raise InputError('give --where CONDITION, such as --where "return > 10", or --all for every episode that is over')
     print(f"{counted(run(store, tag, where), 'episode')} {'without a tag' if tag is None else 'tagged'}")
     return WELL

@@ -82,5 +82,5 @@ def _one(name: str, grey: bool | None, resize: tuple[int, int] | tuple[()] | Non
             env = make(name)
         env = wrappers.GrayscaleObservation(env) if grey else env
         return wrappers.ResizeObservation(env, resize) if resize else env
-    except (error.Error, ImportError, AttributeError, AssertionError) as problem:
+    except (error.Error, ImportError, AttributeError, AssertionError, ValueError) as problem:
         raise InputError(f"{name} cannot be made: {problem}") from problem

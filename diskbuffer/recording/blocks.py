@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from statistics import mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +78,7 @@ class Blocks:
         self._more = tuple(path for path in schema.step if path not in EVERY_STEP)
         self._step = (*EVERY_STEP, *self._more) if self._is_direct else schema.step
         self._is_plain, self._parts = schema.obs == ("obs",), _picker(schema.obs)
+        self._names = {*EVERY_STEP, *(path.split("/")[0] for path in schema.step)}
         self.slots = (
             *(Slot(path, None) for path in self._step),
             *(Slot(path, False) for path in schema.obs),
@@ -93,10 +95,14 @@ class Blocks:
                     return (*step, *[more[path] for path in self._more], *self._parts(obs), *self._parts(next_obs))
             except (KeyError, TypeError):
                 pass  # others, or nested in another way
-        values = flatten(dict(zip(EVERY_STEP, step, strict=True)) | more)
+        values = self._flat(dict(zip(EVERY_STEP, step, strict=True)) | more)
         check_names(values, self._step)
         before, after = self._observations(obs, next_obs)
         return (*[values[path] for path in self._step], *before, *after)
+
+    def _flat(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Take values apart; names of no column stay, also where they have no value, to be refused."""
+        return dict.fromkeys(name for name in values if name not in self._names) | flatten(values)
 
     def _observations(self, obs: Any, next_obs: Any) -> tuple[list[Any], list[Any]]:
         before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
@@ -109,27 +115,30 @@ class Blocks:
 
         Without `next_obs`, observations are a trajectory's: one more than there are steps. Flags that are missing are False.
         """
-        found = flatten(values)
+        found, observed, after = self._flat(values), flatten({"obs": obs}), flatten({"next_obs": next_obs})
         check_names({**found, "terminated": 0, "truncated": 0}, self._step)
         name, first = next(iter(found.items()))
         if shape_of(first) == ():
             raise InputError(f"{name}: expected an array with a leading axis of steps; for a single step there is add")
-        axes = Axes((len(first),) if envs is None else (len(first), envs))
+        lengths = [len(value) for value in found.values() if _has_axis(value)]
+        lengths += [len(value) - (not after) for value in observed.values() if _has_axis(value)]
+        steps = mode(lengths)  # as most have it: an error is about the one that differs
+        axes = Axes((steps,) if envs is None else (steps, envs))
         for flag in _FLAGS:
             if flag not in found:
                 found[flag] = np.zeros(axes.shape, np.bool_)
         if not self._schema.obs:
             raise InputError("extend needs obs, in a store that has observations")
         step = [found[path] for path in self._step]
-        if flatten({"next_obs": next_obs}):
-            before, after = self._observations(obs, next_obs)
+        if after:
+            before, following = self._observations(obs, next_obs)
         else:
-            before, after = self._of_trajectory(obs, axes)
+            before, following = self._of_trajectory(obs, axes)
             for path in _FLAGS:
                 at = self._step.index(path)
                 step[at] = self.fit(self.slots[at], on_host(step[at]), axes)
                 _refuse_an_end_within(path, step[at])
-        return (*step, *before, *after), axes
+        return (*step, *before, *following), axes
 
     def _of_trajectory(self, obs: Any, axes: Axes) -> tuple[list[Array], list[Array]]:
         """Return a trajectory's observations before and after its steps: both are views."""
@@ -138,7 +147,7 @@ class Blocks:
         try:
             fitted = [self.fit(Slot(path, False), on_host(found[path]), longer) for path in self._schema.obs]
         except InputError as error:
-            if all(len(found[path]) == longer.shape[0] for path in self._schema.obs):
+            if all(_has_axis(found[path]) and len(found[path]) == longer.shape[0] for path in self._schema.obs):
                 raise
             raise InputError(
                 f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)"
@@ -195,6 +204,10 @@ def on_host(values: Any) -> Any:
         else:
             torch.accelerator.synchronize(device)
     return tuple(found)
+
+
+def _has_axis(value: Any) -> bool:
+    return hasattr(value, "__len__") and getattr(value, "shape", None) != ()
 
 
 def _refuse_an_end_within(name: str, flag: Array) -> None:

@@ -62,8 +62,8 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
 def refuse_nonfinite(path: str) -> NoReturn:
     """Raise the InputError for NaN or infinity in a column that may not have them."""
     raise InputError(
-        f"{path}: found NaN or infinity, which this column does not allow; find where it comes from, or declare the column with "
-        "Column(..., allow_nan=True)"
+        f"{path}: found NaN or infinity, which this column does not allow",
+        advice="Find where it comes from, or declare the column with Column(..., allow_nan=True)",
     )
 
 

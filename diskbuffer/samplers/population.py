@@ -12,6 +12,7 @@ from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.index.index import Index
+from diskbuffer.inputs import refuse_alone
 from diskbuffer.samplers.columns import OpenColumn, Tags, met_here
 from diskbuffer.samplers.staleness import Limit, limit_of
 
@@ -211,11 +212,12 @@ class Selection(Population):
         try:
             columns = [np.array(column, np.int64) for column in (episodes.stream, episodes.start, episodes.length)]
         except (AttributeError, TypeError, ValueError):
+            columns = []
+        if not columns or any(column.shape != columns[0].shape or column.ndim != 1 for column in columns):
             raise InputError(
-                f"episodes must be some of buffer.episodes, as in buffer.episodes[mask], found {episodes!r}"
-            ) from None
-        if any(column.shape != columns[0].shape or column.ndim != 1 for column in columns):
-            raise InputError("episodes must have columns of the same length")
+                "episodes must be some of buffer.episodes, as in buffer.episodes[mask], or buffer.episodes[3:4] for one, found "
+                f"{episodes!r}"
+            )
         if not columns[2].sum():
             raise InputError("no episodes were selected; there is nothing to sample from")
         self._streams, self._names, self._lengths = columns
@@ -271,8 +273,7 @@ def population_of(
     episodes: Any, max_age: float | None = None, age_column: str | None = None, without: str | None = None
 ) -> Population:
     """Return all steps, or those that arguments of a sampler leave; an InputError where the arguments are bad."""
-    if age_column is not None and max_age is None:
-        raise InputError(f"age_column={age_column!r} tells how old a step is; give max_age=, too")
+    refuse_alone("age_column", age_column, "max_age", max_age)
     given = [name for name, value in (("max_age", max_age), ("episodes", episodes), ("without", without)) if value is not None]
     if len(given) > 1:
         raise InputError(f"{given[0]}= cannot be combined with {given[1]}=: select such episodes, and give episodes= alone")

@@ -85,7 +85,9 @@ def test_what_is_wrong_is_told_in_a_sentence(store: Path, tmp_path: Path, capsys
         "no such episode": ["copy", store, new, "--where", "length > 100"],
         "two or more stores": ["merge", store, new],
         "give a tag, or --remove": ["tag", store],
+        "give --where CONDITION": ["tag", store, "good"],
         "OLD=NEW": ["copy", store, new, "--rename", "skill"],
+        "given twice for skill": ["copy", store, new, "--rename", "skill=a", "--rename", "skill=b"],
         "no column": ["copy", store, new, "--rename", "none=some"],
         "already": ["copy", store, tmp_path / "full", "--where", "length > 1"],
     }
@@ -109,8 +111,8 @@ def test_the_documentations_code_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_tagging_beside_a_writer_says_who_can(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with db.ReplayBuffer(store, mode="r+"):
-        told = Told(capsys, "tag", store, "good")
+        told = Told(capsys, "tag", store, "good", "--all")
     assert told.code == 2
     assert "call set_tag of buffer.episodes there" in told.err
     assert "mode=" not in told.err
-    assert Told(capsys, "tag", store, "good").code == 0
+    assert Told(capsys, "tag", store, "good", "--all").code == 0

@@ -60,9 +60,7 @@ def video(
 
 def plot(source: EpisodeReader, episode: EpisodeFields, columns: Sequence[str] | None) -> Picture:
     """Return a plot; see `Episode.plot`."""
-    if isinstance(columns, str):
-        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-    paths = _plotted(source) if columns is None else list(columns)
+    paths = _plotted(source) if columns is None else columns
     values: dict[str, npt.NDArray[Any]] = {}
     for path in paths:
         values[path] = source.episode(path, episode)[: episode.length]

@@ -35,10 +35,8 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[
     """Return a row for each step; see `Episodes.to_pandas`."""
     pd = _pandas()
     there = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name
-    if isinstance(columns, str):
-        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
     sizes = {path: math.prod(_shape_of(source, path)) for path in there}
-    paths = [path for path in there if sizes[path] <= _FEW] if columns is None else list(dict.fromkeys(columns))
+    paths = [path for path in there if sizes[path] <= _FEW] if columns is None else columns
     for path in paths:
         if path not in there:
             raise InputError(f"there is no column {path!r}; there are {', '.join(there)}")
@@ -49,7 +47,9 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[
             )
     numbers = np.repeat(np.arange(len(episodes)), episodes.length)
     within = np.arange(len(numbers)) - (np.cumsum(episodes.length) - episodes.length)[numbers]
-    steps, evicted = episodes.start[numbers] + within * source.streams, np.maximum(source.elapsed(episodes.start), 0)
+    steps, evicted = episodes.start[numbers] + within * source.streams, source.elapsed(episodes.start)
+    if (evicted < 0).any():
+        raise InputError(f"episode {episodes.id[evicted < 0][0]} was evicted since, at least in part; take buffer.episodes anew")
     values: dict[str, Any] = {"episode": episodes.id[numbers], "stream": episodes.stream[numbers], "t": evicted[numbers] + within}
     for path in paths:
         parts = [source.steps(path, steps[n : n + _AT_ONCE]) for n in range(0, max(1, len(steps)), _AT_ONCE)]
