@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +75,7 @@ class EpisodeColumns:
 
     @property
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return tuple(getattr(self, column.name) for column in fields(EpisodeColumns))
+        return tuple(getattr(self, name) for name in EpisodeFields._fields)
 
 
 def row_of(ids: Int64, episode: Any) -> int:
@@ -97,7 +97,7 @@ def list_episodes(store: Readable, index: Streams, refresh: Callable[[], object]
     """
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
-    columns: list[list[Any]] = [[] for _ in fields(EpisodeColumns)]
+    columns: list[list[Any]] = [[] for _ in EpisodeFields._fields]
     for stream in np.flatnonzero(index.table[:, HEAD] >= 0).tolist():
         head = int(index.table[stream, HEAD])
         began = index.starts(stream)

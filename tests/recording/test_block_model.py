@@ -207,7 +207,7 @@ def given_as(world: World, rows: dict[str, Any], squeeze: int | None) -> dict[st
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode")
-@examples(30, 1000)
+@examples(30, 500)
 @given(st.data())
 def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -> None:
     world = World(data)
