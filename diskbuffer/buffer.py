@@ -28,7 +28,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.figures import figures_of
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
-from diskbuffer.inputs import column_paths, device_of, integers, seconds_of, step_names
+from diskbuffer.inputs import column_paths, device_of, integers, refuse_alone, seconds_of, step_names, truth
 from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
@@ -173,7 +173,7 @@ class ReplayBuffer:
         threads = integer_or_none("threads", threads)
         samplers = OwnSamplers(seed)
         self._writer = writer
-        refuse_unknown(create)
+        refuse_unknown(create, ReplayBuffer)
         wanted = Options(
             capacity=capacity,
             env=env,
@@ -508,10 +508,10 @@ class ReplayBuffer:
         length: int | None = None,
         *,
         ages: Any = None,
-        envs: Any = 0,
+        envs: Any = None,
         columns: Sequence[str] | None = None,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        n_step: int | None = None,
+        gamma: float | None = None,
         copy: bool = False,
         numpy: bool = False,
     ) -> Batch:
@@ -529,7 +529,7 @@ class ReplayBuffer:
         columns : sequence of str, optional
             These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
         n_step, gamma
-            As in `Uniform`; of single steps, with all columns.
+            As in `Uniform`, 1 and 0.99 by default; of single steps, with all columns.
         copy : bool
             Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to; of single steps, with all columns.
             If not, stacks of frames share it: that takes a third less time.
@@ -543,19 +543,22 @@ class ReplayBuffer:
         """
         self._access.check_open()
         size, paths = integer_or_none("length", length), column_paths(columns)
-        if n_step.__class__ is int and n_step == 1 and not copy:  # most ask for that, and looking at gamma takes time
+        ahead, apart, numpy = integer("n_step", 1 if n_step is None else n_step), truth("copy", copy), truth("numpy", numpy)
+        refuse_alone("gamma", gamma, "n_step", n_step)
+        refuse_alone("envs", envs, "ages", ages)
+        if ahead == 1 and not apart:  # most ask for that, and looking at gamma takes time
             form: Form = _SINGLE if size is None else Steps(size)
         elif size is not None or columns is not None:
             raise InputError("n_step= and copy= go with single steps, and with all columns: leave out length= and columns=")
         else:
-            form = n_step_form(n_step, gamma, apart=copy)
+            form = n_step_form(ahead, 0.99 if gamma is None else gamma, apart=apart)
         if ages is None:
             return self._reader.at(steps, form, paths, numpy=numpy)
         if steps is not None or size is not None:
             raise InputError("ages= tell which single steps are meant: leave out the steps, and length=")
         return self._reader.recent(ages, envs, form, paths, numpy=numpy)
 
-    def steps(self, ages: Any = None, envs: Any = 0) -> npt.NDArray[np.int64]:
+    def steps(self, ages: Any = None, envs: Any = None) -> npt.NDArray[np.int64]:
         """Return the ids of all steps that can be sampled, (len(buffer),): environment after environment, oldest first.
 
         These are the ids in a batch's ``steps``, which `at` and others take. They stay what they are, so they do not begin at 0
@@ -567,7 +570,7 @@ class ReplayBuffer:
             Of these steps alone, (n,): how many steps of its environment came after each, 0 for the newest. That is how other
             libraries' ring buffers number them, from the newest backwards.
         envs : int or (n,) integers
-            With `ages`: whose.
+            With `ages`: whose; 0 by default.
 
         Raises
         ------
@@ -575,6 +578,7 @@ class ReplayBuffer:
             There is no step that old, or no such environment.
         """
         self._access.check_open()
+        refuse_alone("envs", envs, "ages", ages)
         return self._reader.every_name() if ages is None else self._reader.recent_names(ages, envs)
 
     def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None) -> Batch:

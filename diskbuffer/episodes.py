@@ -13,7 +13,7 @@ from diskbuffer.access import Access, OfBuffer
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.errors import InputError, LookupInputError
-from diskbuffer.inputs import column_paths, refuse_alone, step_names, truth
+from diskbuffer.inputs import column_paths, step_names, truth
 from diskbuffer.integers import shown
 from diskbuffer.notebook import notebook
 from diskbuffer.reading.batches.base import Batch
@@ -368,7 +368,8 @@ class Episodes(OfBuffer):
             pandas is not installed.
         """
         tables, paths = notebook("pandas_tables"), column_paths(columns)
-        refuse_alone("columns", columns, "steps", truth("steps", steps) or None)
+        if not truth("steps", steps) and columns is not None:
+            raise InputError("columns= are those of steps: give steps=True, too")
         found: pandas.DataFrame
         if steps:
             found = tables.of_steps(self._source, self._table, paths)

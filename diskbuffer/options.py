@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import inspect
 import json
 import secrets
 from collections.abc import Mapping
@@ -66,10 +68,12 @@ class CreateOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
-def refuse_unknown(create: CreateOptions) -> None:
-    """Raise a TypeError, as Python does, where an argument is none of `ReplayBuffer`."""
+def refuse_unknown(create: CreateOptions, buffer: type) -> None:
+    """Raise an InputError where an argument is none of a buffer's class, with the one that was meant, perhaps."""
     for name in create.keys() - CreateOptions.__annotations__.keys():
-        raise TypeError(f"ReplayBuffer() got an unexpected keyword argument {name!r}")
+        known = (inspect.signature(buffer).parameters.keys() - {"create"}) | CreateOptions.__annotations__.keys()
+        near = difflib.get_close_matches(name, sorted(known), 1) or [f"{', '.join(sorted(known)[:-1])} or {max(known)}"]
+        raise InputError(f"{buffer.__name__} takes no argument {name}=; did you mean {near[0]}?")
 
 
 @dataclass(frozen=True)

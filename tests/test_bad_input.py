@@ -317,6 +317,8 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a column in a column": ({"columns": {"obs": db.Column(), "obs/x": db.Column()}}, "'obs/x'.*inside"),
     "a flag that is no bool": ({"columns": {"obs": db.Column(), "terminated": db.Column()}}, "'terminated'.*bool"),
     "an extra column that is there": ({"extra": {"action": db.Column()}}, "'action'"),
+    "an argument misspelt": ({"capacty": 5}, "no argument capacty=; did you mean capacity[?]"),
+    "an argument of others": ({"zzz": 5}, "no argument zzz=; did you mean .*, capacity, .* or writer[?]"),
     "a place in a bucket of another kind": ({"path": "gs://bucket/store"}, "`diskbuffer copy`.*s3://BUCKET/PATH alone"),
 }
 
@@ -666,7 +668,7 @@ def test_steps_that_are_not_there_are_refused(ids: Any, buffer: db.ReplayBuffer)
 
 def test_a_sequence_that_reaches_beyond_its_episode_is_refused(buffer: db.ReplayBuffer) -> None:
     assert buffer.at([0], length=10)["action"].tolist() == [list(range(10))]
-    with pytest.raises(db.InputError, match="ends before 11 steps"):
+    with pytest.raises(db.InputError, match="no 11 steps can be read from step 0 on: its episode has 10"):
         buffer.at([0], length=11)
 
 
@@ -677,6 +679,15 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the episodes of an episode": (lambda b: b.episodes.of(b.episodes[0]), rf"found Episode\(.*{ID}"),
     "columns that are a number": (lambda b: b.at([0], columns=3), "list of names.*found 3"),
     "columns that are a dict": (lambda b: b.at([0], columns={}), "list of names.*found {}"),
+    "the column is_last": (lambda b: b.at([0], columns=["is_last"]), "'is_last'.*buffer.episodes tells"),
+    "the column next_obs": (lambda b: b.at([0], columns=["next_obs"]), "'next_obs'.*comes with 'obs'"),
+    "the column steps": (lambda b: b.at([0], columns=["steps"]), "'steps'.*every batch"),
+    "envs without ages": (lambda b: b.at([0], envs=[0]), "envs=.*give ages="),
+    "envs of all steps": (lambda b: b.steps(envs=[0]), "envs=.*give ages="),
+    "an environment too many": (lambda b: b.steps([0], envs=[2]), "envs.*no environment 2.*0 to 0"),
+    "gamma without n_step": (lambda b: b.at([0], gamma=0.5), "gamma=.*give n_step="),
+    "numpy as text": (lambda b: b.at([0], numpy="yes"), "numpy must be True or False, found 'yes'"),
+    "n_step that is a bool": (lambda b: b.at([0], n_step=True), "n_step.*True"),
     "episodes by a name": (lambda b: b.episodes["a"], "3 episodes.*found 'a'"),
     "episodes with an axis more": (lambda b: b.episodes[None], "3 episodes.*found None"),
     "episodes by a matrix": (lambda b: b.episodes[np.zeros((2, 2), int)], r"3 episodes.*found array\(\[\["),
@@ -709,6 +720,8 @@ def test_a_mistake_is_told_in_a_sentence(what: str, buffer: db.ReplayBuffer) -> 
 def test_what_is_not_there_is_looked_up_as_python_does(buffer: db.ReplayBuffer) -> None:
     assert "none" not in buffer.columns
     assert buffer.columns.get("none", 3) == 3
+    one: Any = np.int64(1)
+    assert buffer.at([0], length=5, n_step=one)["action"].tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_a_store_that_is_gone_takes_no_tags(buffer: db.ReplayBuffer, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _SELECTIONS = 64  # of columns that are remembered
 _SMALL = 1024  # steps
+_NO_COLUMNS = {  # what one may take for a column of batches, and what it is
+    "steps": " (every batch has them)",
+    "next_obs": " (it comes with 'obs')",
+    "is_last": " (the buffer's own, which Zarr tools can read; buffer.episodes tells where episodes end)",
+}
 
 
 @dataclass(slots=True)
@@ -200,7 +205,8 @@ class BatchReader(ABC):
         if found is None:
             for path in paths:
                 if path not in self.columns.paths:
-                    raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
+                    why = _NO_COLUMNS.get(path.split("/")[0], "")
+                    raise InputError(f"there is no column {path!r}{why}; there are {', '.join(self.columns.paths)}")
             if len(self._selected) >= _SELECTIONS:
                 self._selected = {}
             found = self._selected[paths] = self.columns.select(paths)
@@ -256,13 +262,15 @@ class BatchReader(ABC):
 
         def draw(index: Index) -> Draw:
             starts, ends = index.episodes_of(streams, positions)
-            bad = (starts < 0) | (ends - positions < (length or 1))
-            if bad.any():
+            there = np.where(starts < 0, 0, ends - positions)
+            if (there < 1).any():
                 raise InputError(
-                    f"step {ids[bad][0]} cannot be read: it was evicted, was never added, "
-                    + ("or is no step" if length is None else f"or its episode ends before {length} steps")
-                    + ". Steps are named as in a batch's steps, not counted from 0: ReplayBuffer.steps() returns all names"
+                    f"step {ids[there < 1][0]} cannot be read: it was evicted, was never added, or is no step",
+                    advice="Steps are named as in a batch's steps, not counted from 0: ReplayBuffer.steps() returns all names",
                 )
+            if length is not None and (there < length).any():
+                step, few = ids[np.argmin(there)], there.min()
+                raise InputError(f"no {length} steps can be read from step {step} on: its episode has {few} from there on")
             return Draw(streams, positions, starts, ends)
 
         return draw
@@ -431,7 +439,7 @@ def _with_last(obs: Any, following: Any) -> Any:
 
 def _by_age(ages: Any, streams: Any) -> tuple[Int64, Int64]:
     """Return ages and streams as arrays of one shape."""
-    back, of = integers("ages", ages), integers("envs", streams, (0, 1))
+    back, of = integers("ages", ages), integers("envs", 0 if streams is None else streams, (0, 1))
     if of.shape not in (back.shape, (), (1,)):
         raise InputError(f"envs: expected one, or {len(back)}, as there are ages, found {len(of)}")
     return back, of if of.shape == back.shape else np.broadcast_to(of, back.shape)
@@ -445,7 +453,7 @@ def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
         if missing >= 0:
             env, envs = of[missing], len(index.table)
             if not 0 <= env < envs:
-                raise InputError(f"environments are numbered from 0 to {envs - 1}, found {env}")
+                raise InputError(f"envs: there is no environment {env}; they are numbered from 0 to {envs - 1}")
             raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
         return Draw(*found)
 
