@@ -76,14 +76,14 @@ def join_limiter(
         raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
     writes, single = mode != "r", writer is None and opened.gathered is None
     root = Files(opened.place if writer is None else opened.place.parent)
-
-    def names() -> list[str]:
-        return ["the writer"] if single else [entry.name for entry in read_description(root).writers]
-
-    number = None if not writes else 0 if writer is None else names().index(writer)
+    number = None if not writes else 0 if writer is None else _number_of(root, writer)
     added = index.added() if writes else 0
     files = root.below(LIMITER if single else SHARED_LIMITER)
-    return Limiter(files, asked, number, added, str(opened.place), names)
+    return Limiter(files, asked, number, added, str(opened.place))
+
+
+def _number_of(root: Files, writer: str) -> int:
+    return [entry.name for entry in read_description(root).writers].index(writer)
 
 
 def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:

@@ -35,10 +35,9 @@ class SampleToInsertRatio:
     error_buffer : float, optional
         Samples by which either side may be ahead. A tenth of ``ratio * min_size`` where it is left out, and ``100 * ratio`` at
         least. Small ones have both sides wait for each other often.
-    timeout : float, optional
-        Seconds that one call waits at most; then a LimiterTimeoutError. 0 never waits. None waits as long as anybody is alive,
-        in another thread or process, who could end the wait, and five minutes more, in which one that died may come back; 30
-        seconds, where the thread that waits does both itself.
+    timeout : float or None
+        Seconds that a call waits while nothing comes from the other side; then a LimiterTimeoutError. 0 never waits, None waits
+        for ever.
 
     Raises
     ------
@@ -49,7 +48,7 @@ class SampleToInsertRatio:
     ratio: float
     min_size: int = 1
     error_buffer: float | None = None
-    timeout: float | None = None
+    timeout: float | None = 600.0
 
     def __post_init__(self) -> None:
         if not _is_number(self.ratio) or self.ratio <= 0:

@@ -2,8 +2,7 @@
 
     counts      what is asked for, what was sampled, and what each writer has added; see `fields`
     changing    who makes it, takes a writer in, or changes what is asked for, has a lock on it
-    adding      every actor has a shared lock on it, as long as it lives
-    sampling    every learner
+    used        everybody has a shared lock on it, as long as it lives
 
 Inserts are the steps that the writers' stores have ever had: a writer that comes back after a kill puts its number right.
 """
@@ -23,21 +22,21 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, ReadOnlyError
 from diskbuffer.limiting import fields
-from diskbuffer.limiting.presence import Presence
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.native import limiter as rule
+from diskbuffer.runtime.uncopied import Uncopied
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 
 Int64 = npt.NDArray[np.int64]
 LIMITER = f"{SEGMENTS}/length/limiter"  # of one store: inside an array's directory, which no Zarr tool lists
 FORMAT = 1
-_COUNTS, _CHANGING = "counts", "changing"
+_COUNTS, _CHANGING, _USED = "counts", "changing", "used"
 _PATIENCE = 60.0  # seconds to wait for others who change the file
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-class Table:
+class Table(Uncopied):
     """The shared numbers, open.
 
     Parameters
@@ -57,19 +56,19 @@ class Table:
     writers : (1024, 8) int64
     address : int
         Of the whole, for compiled code.
-    adding, sampling : Presence
     """
 
     def __init__(self, files: Files, asked: SampleToInsertRatio, writer: int | None, added: int) -> None:
-        self._files = files
-        self.adding, self.sampling = Presence(files, "adding"), Presence(files, "sampling")
+        self._files, self._used = files, -1
         try:
             files.make_directory(".")
             with self._alone():
-                self._open(asked)
+                self._used = files.open_lock(_USED, write=True)
+                self._open(asked, alone=files.lock(self._used, exclusive=True))
                 if writer is not None:
                     self._take_in(writer, added)
-                (self.sampling if writer is None else self.adding).join()
+                if not files.lock(self._used, exclusive=False):
+                    raise LockedError(f"{files.root / _USED} is locked by another program; which one is it?")
         except BaseException as error:
             self.close()
             if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
@@ -90,15 +89,15 @@ class Table:
         finally:
             self._files.close(fd)
 
-    def _open(self, asked: SampleToInsertRatio) -> None:
-        """Map the file; make it, or have it count anew, where something else is asked for than it has."""
+    def _open(self, asked: SampleToInsertRatio, *, alone: bool) -> None:
+        """Map the file; make it, or have it count anew, where something else is asked for than it has and nobody else uses it."""
         if not self._files.exists(_COUNTS):
             self._write(np.zeros(fields.WORDS, np.int64), asked)
         self._map()
         ratio, size, bound = self.asked
         if (ratio, size, bound) == (float(asked.ratio), asked.min_size, asked.bound):
             return
-        if self.adding.others() or self.sampling.others():
+        if not alone:
             raise InputError(
                 f"limiter: others have {self._files.root} open with a ratio of {ratio:g}, min_size={size} and "
                 f"error_buffer={bound:g}, and {asked.ratio:g}, {asked.min_size} and {asked.bound:g} were asked for; give the "
@@ -146,7 +145,7 @@ class Table:
             row[fields.BEFORE] = added
         row[fields.LOST] = max(int(row[fields.LOST]), int(row[fields.ADDED]) - added)
         row[fields.ADDED] = added + int(row[fields.LOST])
-        row[fields.WAITS], row[fields.COME] = 0, 1
+        row[fields.COME] = 1
         self.head[fields.ROWS] = max(int(self.head[fields.ROWS]), writer + 1)
 
     def figures(self) -> dict[str, Any]:
@@ -169,6 +168,7 @@ class Table:
         self._files.sync(_COUNTS)
 
     def close(self) -> None:
-        """Be an actor or a learner no longer; twice is fine."""
-        self.adding.leave()
-        self.sampling.leave()
+        """Use it no longer; twice is fine."""
+        fd, self._used = self._used, -1
+        if fd >= 0:
+            self._files.close(fd)

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.limiting import fields, limiter
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.table import Table
 from diskbuffer.store.system.files import Files
@@ -24,7 +23,7 @@ from tests.amounts import examples
 
 
 def opened(path: Path, asked: db.SampleToInsertRatio, writer: int | None = None, added: int = 0) -> Limiter:
-    return Limiter(Files(path), asked, writer, added, "the buffer", lambda: [f"actor-{n}" for n in range(9)])
+    return Limiter(Files(path), asked, writer, added, "the buffer")
 
 
 @dataclass
@@ -181,41 +180,38 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes
         opened(tmp_path / "limiter", db.SampleToInsertRatio(4))
 
 
-def test_whoever_waits_for_nobody_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter, "GRACE", 0.2)
-    monkeypatch.setattr(limiter, "_LOOK", 0.02)
-    asked = db.SampleToInsertRatio(4, error_buffer=0)
+class Clock:
+    """In place of `time`: sleeping takes three seconds, and then something is done."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._now, self._done, self.time_ns = 0.0, done, time.time_ns
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, _: float) -> None:
+        self._now += 3.0
+        self._done()
+
+
+def test_whoever_waits_while_nothing_is_done_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = db.SampleToInsertRatio(4, error_buffer=0, timeout=10)
     learner, actor = opened(tmp_path / "limiter", asked), opened(tmp_path / "limiter", asked, 0)
-    waits = threading.Thread(target=learner.wait_to_sample)
-    waits.start()
-    while (actor.state()["waiting_to_sample"] or 0) < 0.5:  # the actor is alive, and adds nothing
-        assert waits.is_alive()
-        time.sleep(0.001)
-    assert actor.state()["learners_alive"]
+    steps = iter(range(1, 101))
     actor.note_added(1)
-    waits.join(60)
-    assert not waits.is_alive()
+    learner.note_sampled(4 * 90)
+    monkeypatch.setattr("diskbuffer.limiting.limiter.time", Clock(lambda: actor.note_added(next(steps))))
+    learner.wait_to_sample()  # for longer than the timeout, while something is added
+    assert learner.state()["waited"] > 100
+    monkeypatch.setattr("diskbuffer.limiting.limiter.time", Clock(lambda: None))
     learner.note_sampled(9)
-    actor.close()
-    with pytest.raises(db.errors.LimiterTimeoutError, match=r"3 more steps must be added first.*no other thread or process"):
+    with pytest.raises(db.errors.LimiterTimeoutError, match=r"waited 10 s to sample.*3 more steps must be added first.*s ago"):
         learner.wait_to_sample()
-    learner.close()
-    actor = opened(tmp_path / "limiter", asked, 0, 1)
-    actor.note_added(50)
-    with pytest.raises(db.errors.LimiterTimeoutError, match="more samples must be drawn before"):
+    actor.note_added(150)
+    with pytest.raises(db.errors.LimiterTimeoutError, match=r"more samples must be drawn before.*where one thread does both"):
         actor.wait_to_add()
     actor.close()
-
-
-def test_a_thread_that_does_both_does_not_wait_for_itself_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter, "GRACE_OF_BOTH", 0.1)
-    both = opened(tmp_path / "limiter", db.SampleToInsertRatio(4, error_buffer=0), 0)
-    both.wait_to_add()
-    with pytest.raises(db.errors.LimiterTimeoutError, match="where one thread does both"):
-        both.wait_to_sample()
-    both.note_added(2)
-    both.wait_to_sample()
-    both.close()
+    learner.close()
 
 
 def test_closing_ends_a_wait(tmp_path: Path) -> None:
@@ -229,7 +225,7 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
 
     waits = threading.Thread(target=wait)
     waits.start()
-    while learner._table.head[fields.SAMPLER_WAITS] == 0:
+    while not learner.state()["waiting"]:
         time.sleep(0.001)
     learner.close()
     waits.join(60)

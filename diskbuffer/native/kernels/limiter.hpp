@@ -13,9 +13,8 @@ struct WriterCounts {
     std::atomic<int64_t> before;  // how many of these there were before the limiter
     std::atomic<int64_t> lost;    // steps that count, though the store has them no longer
     std::atomic<int64_t> added_at;
-    std::atomic<int64_t> waits;
     std::atomic<int64_t> joined;
-    int64_t unused[2];
+    int64_t unused[3];
 };
 
 struct LimiterCounts {
@@ -28,9 +27,8 @@ struct LimiterCounts {
     std::atomic<int64_t> samples;
     int64_t samples_before;
     std::atomic<int64_t> sampled_at;
-    std::atomic<int64_t> sampler_waits;
     std::atomic<int64_t> rows;  // of writers
-    int64_t unused[7];
+    int64_t unused[8];
     WriterCounts writers[MOST_WRITERS];
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free && sizeof(std::atomic<int64_t>) == sizeof(int64_t));
