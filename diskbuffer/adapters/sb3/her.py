@@ -156,10 +156,23 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         for name in ("obs", "next_obs"):
             batch[name]["desired_goal"] = torch.cat((batch[name]["desired_goal"][:first], torch.from_numpy(goals)))
 
+    def _sample_goals(self, batch_indices: Int64, env_indices: Int64) -> npt.NDArray[Any]:
+        """Draw a goal that was reached in each step's episode, as Stable-Baselines3 does."""
+        start, length = self.ep_start[batch_indices, env_indices], self.ep_length[batch_indices, env_indices]
+        if self.goal_selection_strategy == GoalSelectionStrategy.FINAL:
+            reached = length - 1
+        else:
+            future = self.goal_selection_strategy == GoalSelectionStrategy.FUTURE
+            reached = np.random.randint((batch_indices - start) % self.buffer_size if future else 0, length)  # noqa: NPY002  as it does
+        batch = self._batch((reached + start) % self.buffer_size, env_indices, columns=["obs/achieved_goal"])
+        return np.asarray(batch["next_obs"]["achieved_goal"])
+
     def truncate_last_trajectory(self) -> None:
         """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
         if (self._current_ep_start != self.pos).any():
-            self._open_to_write()
+            if not self.stored.writes:
+                self.stored.open_to_write()
+                self._load()
             running = np.flatnonzero(self._current_ep_start != self.pos)
             warnings.warn(
                 "The last trajectory in the replay buffer will be truncated.\n"
@@ -167,7 +180,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
                 "you should use `truncate_last_trajectory=False` to avoid that issue.",
                 stacklevel=2,
             )
-            self.stored.cut_off()
+            self.stored.opened.cut_off()
             for env in running.tolist():
                 self._compute_episode_length(env)
 
