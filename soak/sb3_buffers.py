@@ -273,7 +273,7 @@ class _Replay:
         jumps = 0.05 if kind in ("replay", "dict") and rng.random() < 0.3 else 0.0
         self.world = World(self.space, self.n_envs, rng, stack, last, jumps)
         self.norm = self._normalized() if rng.random() < 0.2 and _is_floating(self.space) else None
-        self.frame_stack = stack if rng.random() < 0.7 else 1
+        self.frame_stack = stack if rng.random() < 0.7 and self.size >= stack * self.n_envs else 1
         self.rows = int(2 ** rng.integers(3, 7))
         self.ours: Any = None
         self.open()

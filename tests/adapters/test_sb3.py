@@ -36,7 +36,6 @@ from diskbuffer.adapters.sb3 import (
     DiskReplayBuffer,
     DiskRolloutBuffer,
 )
-from diskbuffer.adapters.sb3.stored import Stored
 from tests.bools import bytes_of_bools, disguised
 
 Array = np.ndarray[Any, Any]
@@ -150,51 +149,6 @@ ACTIONS: dict[str, Any] = {
     "box": spaces.Box(-1, 1, (2,), np.float32),
     "float64": spaces.Box(-1, 1, (2,), np.float64),
 }
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return what is appended to for every step that is converted, and not handed over as it was given."""
-    converted, add = list[dict[str, Any]](), Stored.add
-
-    def note(stored: Stored, *args: Any, **kwargs: Any) -> None:
-        converted.append(kwargs)
-        add(stored, *args, **kwargs)
-
-    monkeypatch.setattr(Stored, "add", note)
-    return converted
-
-
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("actions", [spaces.Discrete(3), spaces.Box(-1, 1, (2,))], ids=["discrete", "box"])
-def test_steps_of_models_are_handed_over_as_they_are(
-    n_envs: int, actions: spaces.Space[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space = spaces.Box(-1, 1, (4,))
-    buffer = DiskReplayBuffer(1_000, space, actions, "cpu", n_envs=n_envs, path=tmp_path / "store")
-    converted = counted(monkeypatch)
-    fill([buffer], World(space, n_envs), 100, actions)
-    assert sum(not step["truncated"].any() for step in converted) == 1  # the first, which makes the store
-    assert len(converted) < 50
-    buffer.close()
-
-
-def test_stacks_of_models_are_handed_over_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    space, actions = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(3)
-    buffer = DiskReplayBuffer(1_000, space, actions, "cpu", path=tmp_path / "store", frame_stack=4)
-    frames = np.random.default_rng(0).integers(0, 255, (100, 36, 36)).astype(np.uint8)
-    action, reward, converted = np.zeros(1, np.int64), np.ones(1, np.float32), counted(monkeypatch)
-    for begin in (0, 30, 60):
-        shown = np.concatenate([frames[[begin] * 3], frames[begin : begin + 30]])
-        for k in range(29):
-            buffer.add(shown[None, k : k + 4], shown[None, k + 1 : k + 5], action, reward, np.array([k == 28]), [{}])
-    assert len(converted) == 1  # the first step, of which the store is made
-    one, following = frames[None, None, 90], frames[None, None, 91]
-    buffer.add(one, following, action, reward, np.ones(1, np.bool_), [{}])  # numpy makes stacks of these: one frame, repeated
-    assert buffer.size() == 88
-    newest = buffer.stored.batch(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    assert np.array_equal(newest["obs"][0], frames[[90] * 4])
-    assert np.array_equal(newest["next_obs"][0], frames[[90, 90, 90, 91]])  # as after any terminal step
-    buffer.close()
 
 
 @pytest.fixture

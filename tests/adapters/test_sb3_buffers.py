@@ -110,12 +110,12 @@ def test_a_step_that_does_not_fit_is_refused(tmp_path: Path, opened: list[Any]) 
     opened.append(DiskReplayBuffer(10, VECTOR, ACTIONS, "cpu", 2, path=tmp_path / "store"))
     fitting = {"obs": np.ones((2, 3)), "action": np.zeros(2), "reward": np.zeros(2), "done": np.zeros(2), "infos": [{}, {}]}
     for name, value, found in (
-        ("obs", np.ones((2, 4)), r"\(2, 3\), one for each environment, or \(3,\), found \(2, 4\)"),
-        ("obs", [[1, 2, 3], [4]], "ragged"),
-        ("action", np.zeros(3), r"found \(3,\)"),
-        ("reward", np.zeros(3), r"found \(3,\)"),
-        ("done", np.zeros(5), r"found \(5,\)"),
-        ("infos", [{}] * 3, r"found \(3,\)"),
+        ("obs", np.ones((2, 4)), r"obs: expected shape \(2, 3\), with an axis of environments"),
+        ("obs", [[1, 2, 3], [4]], "obs: expected shape.* inhomogeneous"),
+        ("action", np.zeros(3), "action: expected"),
+        ("reward", np.zeros(3), "reward: expected"),
+        ("done", np.zeros(5), "done: expected"),
+        ("infos", [{"TimeLimit.truncated": True}] * 3, "infos: expected"),
         ("action", np.array([0.5, 0]), "does not fit int64"),
     ):
         step = fitting | {name: value}

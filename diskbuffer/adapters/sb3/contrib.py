@@ -48,12 +48,13 @@ class _Minibatches(_Disk):
     def _minibatch(self, obs: Any, indices: Array) -> Any:
         self.observations = {name: _Read(part) for name, part in obs.items()} if isinstance(obs, dict) else _Read(obs)
         try:
-            return self._put_together(indices)
+            return self._get_samples(indices, *self._changes())
         finally:
             del self.observations  # which is on disk for all others
 
-    def _put_together(self, indices: Array) -> Any:
-        return self._get_samples(indices)
+    def _changes(self) -> tuple[Any, ...]:
+        """Return where the environment is another than that of the step before, if `_get_samples` asks."""
+        return ()
 
 
 class _Maskable(_Minibatches):
@@ -113,8 +114,8 @@ class _Recurrent(_Minibatches):
             setattr(self, name, getattr(self, name).swapaxes(1, 2))
         super()._flatten()
 
-    def _put_together(self, indices: Array) -> Any:
-        return self._get_samples(indices, (np.arange(self.buffer_size * self.n_envs) % self.buffer_size == 0)[:, None])
+    def _changes(self) -> tuple[Any, ...]:
+        return ((np.arange(self.buffer_size * self.n_envs) % self.buffer_size == 0)[:, None],)
 
 
 class DiskMaskableRolloutBuffer(_Maskable, MaskableRolloutBuffer, DiskRolloutBuffer):

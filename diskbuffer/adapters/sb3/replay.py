@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Column
-from diskbuffer.adapters.sb3.stored import OnDisk, Stored, batched
+from diskbuffer.adapters.sb3.stored import OnDisk, Stored, shaped
 from diskbuffer.errors import InputError, NotFoundError
 from diskbuffer.plugin import Batch, integer
 
@@ -125,20 +125,22 @@ class DiskReplayBuffer(ReplayBuffer):
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
         Arguments are those of Stable-Baselines3: `next_obs` is the real last observation where an episode ends. The leading axis
-        of environments may be missing, and lists are taken for arrays, as numpy would assign them.
+        of one environment may be missing, and lists are taken for arrays.
 
         Raises
         ------
         InputError
             A shape does not fit, or a value does not fit the space's dtype. Nothing was added.
         """
-        stored, timed_out = self.stored, False
-        if self.handle_timeout_termination:
-            timed_out = len(infos) != self.n_envs or any(info.get("TimeLimit.truncated", False) for info in infos)
-        opening = not stored.writes
+        each, opening = (self.n_envs,), not self.stored.writes
+        action, reward = shaped("action", action, (self.n_envs, self.action_dim)), shaped("reward", reward, each)
+        terminated, truncated = shaped("done", done, each).astype(np.bool_, copy=False), self._no_timeouts
+        timed_out = [info.get("TimeLimit.truncated", False) for info in infos] if self.handle_timeout_termination else []
+        if any(timed_out):
+            truncated = shaped("infos", timed_out, each).astype(np.bool_)
+            terminated = terminated & ~truncated
         try:
-            if timed_out or not stored.add_as_given(obs, next_obs, action, reward, done, self._no_timeouts):
-                self._add_converted(obs, next_obs, action, reward, done, infos)
+            self.stored.add(obs, action, reward, next_obs, terminated, truncated)
             self.pos += 1
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
             self._load()
@@ -148,23 +150,9 @@ class DiskReplayBuffer(ReplayBuffer):
         elif self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
-    def _add_converted(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Add a step whose values may have other shapes and dtypes than the store's."""
-        each = (self.n_envs,)
-        done, timeouts = batched("done", done, each), self._no_timeouts
-        if done.dtype != np.bool_:
-            done = done.astype(np.bool_)
-        if self.handle_timeout_termination:
-            timeouts = batched("infos", [bool(info.get("TimeLimit.truncated", False)) for info in infos], each)
-            done = done & ~timeouts
-        self.stored.add(
-            obs,
-            next_obs,
-            action=batched("action", action, (self.n_envs, self.action_dim)),
-            reward=batched("reward", reward, each),
-            terminated=done,
-            truncated=timeouts,
-        )
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw steps, as Stable-Baselines3 does."""
+        return BaseBuffer.sample(self, integer("batch_size", batch_size), env)
 
     def _ages(self, batch_inds: Any) -> Int64:
         """Return how many steps came after those at places of the ring."""
@@ -231,7 +219,3 @@ class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
     def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
         assert isinstance(observation_space, spaces.Dict), "DictReplayBuffer must be used with Dict obs space only"
         super().__init__(buffer_size, observation_space, *args, **kwargs)
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Draw steps, as Stable-Baselines3 does."""
-        return BaseBuffer.sample(self, integer("batch_size", batch_size), env)

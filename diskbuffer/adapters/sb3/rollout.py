@@ -14,7 +14,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 from diskbuffer import Column
-from diskbuffer.adapters.sb3.stored import OnDisk, Stored, batched
+from diskbuffer.adapters.sb3.stored import OnDisk, Stored, shaped
 from diskbuffer.plugin import integer, integer_or_none
 
 Array = npt.NDArray[Any]
@@ -102,15 +102,15 @@ class DiskRolloutBuffer(RolloutBuffer):
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         """Add a step of every environment, as Stable-Baselines3 does."""
         each = (self.n_envs,)
-        given = batched("episode_start", episode_start, each)
-        obs = self.stored.batched("obs", obs)
+        given = shaped("episode_start", episode_start, each)
+        obs = self.stored.shaped("obs", obs)
         obs = {name: np.array(part) for name, part in obs.items()} if isinstance(obs, dict) else np.array(obs)
         if self._newest is not None:
             starts = given.astype(np.bool_)
             self._record(obs, terminated=starts, truncated=np.zeros_like(starts))
-        self._newest, self._rewards = obs, batched("reward", reward, each).astype(np.float32)
+        self._newest, self._rewards = obs, shaped("reward", reward, each).astype(np.float32)
         at = self.pos
-        self.actions[at] = batched("action", action, (self.n_envs, self.action_dim))
+        self.actions[at] = shaped("action", action, (self.n_envs, self.action_dim))
         self.rewards[at], self.episode_starts[at] = self._rewards, given
         self.values[at] = value.cpu().numpy().reshape(-1)
         self.log_probs[at] = log_prob.cpu().numpy().reshape(-1)
@@ -119,15 +119,7 @@ class DiskRolloutBuffer(RolloutBuffer):
 
     def _record(self, next_obs: Any, terminated: Array, truncated: Array) -> None:
         """Record the last step, now that it is known whether its episode went on."""
-        self.stored.add_of_rollout(
-            self._newest,
-            next_obs,
-            terminated | truncated,
-            action=self._no_action,
-            reward=self._rewards,
-            terminated=terminated,
-            truncated=truncated,
-        )
+        self.stored.add_of_rollout(self._newest, self._no_action, self._rewards, next_obs, terminated, truncated)
         self._newest = None
 
     def get(self, batch_size: int | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,8 +84,8 @@ class Stored(SharedStore):
         }
         self._columns = {obs_path(name): frames.column for name, frames in self._frames.items()} | dict(columns)
         self._obs_paths = tuple(map(obs_path, parts))
-        self._plain_shape = None if isinstance(space, spaces.Dict) else (n_envs, *shapes[None])
-        self._takes_as_given = None in parts and self._frames[None].are_side_by_side  # observations, as the store does
+        as_given = None in parts and self._frames[None].are_side_by_side
+        self._stored_shape = (n_envs, *self._frames[None].shape) if as_given else None  # of what the store takes as it is
         self.open_to_read()
 
     # Opening
@@ -126,60 +125,37 @@ class Stored(SharedStore):
         with advising():
             return super().open_to_read()
 
-    def _open_or_make(self, obs: Obs) -> None:
-        """Open the store for writing, or make it, by the first observations."""
-        if self._writes or self._buffer is not None or is_store(self.path):
-            self.open_to_write()
-            return
-        name, first = next(iter(parts_of(obs).items()))
-        begins = "first" if self._stack == 1 else padding(self._frames[name].split(first))
-        self.open_to_write(columns=self._columns, frame_stack=self._stack, padding=begins)
+    def _writer(self, stacks: Any) -> ReplayBuffer:
+        """Return the store, opened for writing, or made by the first stacks of observations."""
+        if self._buffer is not None and self._writes:
+            return self._buffer
+        if self._buffer is not None or is_store(self.path):
+            return self.open_to_write()
+        begins = "first" if self._stack == 1 else padding(next(iter(parts_of(stacks).values())))
+        return self.open_to_write(columns=self._columns, frame_stack=self._stack, padding=begins)
 
     # Steps
 
-    def add_as_given(self, obs: Any, next_obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any) -> bool:
-        """Do as `add`, with an action that may lack its axis, if nothing else is to be converted; return whether it was done."""
-        if not self._takes_as_given or not self._writes:
-            return False
-        if self._stack > 1 and not (self._fits(obs) and self._fits(next_obs)):  # single frames mean something else
-            return False
-        if action.__class__ is np.ndarray and action.ndim == 1:
-            action = action[:, None]
-        assert self._buffer is not None
-        try:
-            self._buffer.add(obs, action, reward, next_obs, terminated, truncated)
-        except InputError:  # which `add` tells of, where it cannot do it either
-            return False
-        return True
-
-    def add(self, obs: Obs, next_obs: Obs, **columns: Array) -> None:
+    def add(self, obs: Obs, action: Array, reward: Array, next_obs: Obs, terminated: Array, truncated: Array) -> None:
         """Add a step of every environment.
 
         Of a terminal step nothing but the reward is learned, and scripts give the next episode's first stack with it: where
         `next_obs` is not `obs` moved on by a frame, its newest frame is stored as what came next.
         """
-        obs, next_obs = self.batched("obs", obs), self.batched("next_obs", next_obs)
-        buffer = self._writer(obs)
-        before, after = self._split(obs), self._split(next_obs)
+        before, after = self._stacks("obs", obs), self._stacks("next_obs", next_obs)
+        buffer = self._writer(before)
         try:
-            buffer.add(obs=before, next_obs=after, **columns)
+            buffer.add(before, action, reward, after, terminated, truncated)
         except StackError:
-            over = columns["terminated"].reshape(-1)
-            if not over.any():
+            if not terminated.any():
                 raise
-            buffer.add(obs=before, next_obs=self._moved_on(before, after, over), **columns)
+            buffer.add(before, action, reward, self._moved_on(before, after, terminated), terminated, truncated)
 
-    def add_of_rollout(self, obs: Obs, next_obs: Obs, over: Array, **columns: Array) -> None:
-        """Add what `batched` returned; where an episode is `over`, only the newest frame of `next_obs` is taken."""
-        buffer = self._writer(obs)
-        before, after = self._split(obs), self._split(next_obs)
-        buffer.add(obs=before, next_obs=self._moved_on(before, after, over), **columns)
-
-    def _writer(self, obs: Obs) -> ReplayBuffer:
-        if not self._writes:
-            self._open_or_make(obs)
-        assert self._buffer is not None
-        return self._buffer
+    def add_of_rollout(self, obs: Obs, action: Array, reward: Array, next_obs: Obs, terminated: Array, truncated: Array) -> None:
+        """Add a step of every environment; where an episode ends, only the newest frame of `next_obs` is taken."""
+        before, after = self._stacks("obs", obs), self._stacks("next_obs", next_obs)
+        after = self._moved_on(before, after, terminated | truncated)
+        self._writer(before).add(before, action, reward, after, terminated, truncated)
 
     def _moved_on(self, before: Any, after: Any, where: Array) -> Any:
         """Return what came after stacks: of some environments, these moved on to the newest frame after them."""
@@ -190,25 +166,23 @@ class Stored(SharedStore):
             part[where, :-1] = parts_of(before)[name][where, 1:]
         return moved if isinstance(after, dict) else moved[None]
 
-    def _fits(self, obs: Any) -> bool:
-        """Tell at once whether observations are an array as `batched` returns it."""
-        return obs.__class__ is np.ndarray and obs.shape == self._plain_shape
-
-    def batched(self, what: str, obs: Any) -> Obs:
+    def shaped(self, what: str, obs: Any) -> Obs:
         """Return observations as arrays with a leading axis of environments, and those parts that the space has."""
-        if self._fits(obs):
-            return obs  # type: ignore[no-any-return]
         parts = obs if isinstance(obs, dict) else {None: obs}
         missing = [name for name in self._frames if name not in parts]
         if missing:
             raise InputError(f"{what}: expected {_listed(self._frames)}, found {_listed(parts)}")
         found = {
-            name: batched(f"{what}[{name!r}]" if name is not None else what, parts[name], (self.n_envs, *frames.shape))
+            name: shaped(what if name is None else f"{what}[{name!r}]", parts[name], (self.n_envs, *frames.shape))
             for name, frames in self._frames.items()
         }
         return found.get(None, found)
 
-    def _split(self, obs: Obs) -> Any:
+    def _stacks(self, what: str, obs: Any) -> Any:
+        """Return observations as the store takes them."""
+        if obs.__class__ is np.ndarray and obs.shape == self._stored_shape:
+            return obs
+        obs = self.shaped(what, obs)
         if not isinstance(obs, dict):
             return self._frames[None].split(obs)
         return {name: frames.split(obs[name]) for name, frames in self._frames.items()}
@@ -271,30 +245,14 @@ def _stacked(name: Part, shape: tuple[int, ...], dtype: np.dtype[Any], stack: in
     return Frames(shape, dtype, stack, min(sizes, key=lambda last: (sizes[last] != stack, sizes[last])))
 
 
-def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
-    """Return a value as an array of a shape, as numpy would assign it to one: the leading axis may be missing, or be of one.
-
-    Those with other axes are taken where they hold as many numbers: numbers of environments, with an axis for each or without.
-    """
-    if value.__class__ is np.ndarray:
-        if value.shape == shape:
-            return value
-        if value.shape == shape[:1] and shape[1:] == (1,):
-            return value[:, None]
+def shaped(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """Return a value as an array of a shape, whatever its axes are, where it holds as many numbers."""
+    if value.__class__ is np.ndarray and value.shape == shape:
+        return value
     try:
-        found = np.asarray(value)
+        return np.asarray(value).reshape(shape)
     except ValueError as error:
-        raise InputError(f"{what}: expected an array of shape {shape}, found something ragged: {error}") from error
-    if found.shape == shape:
-        return found
-    if found.size == math.prod(shape):
-        return found.reshape(shape)
-    try:
-        return np.broadcast_to(found, shape)
-    except ValueError:
-        raise InputError(
-            f"{what}: expected shape {shape}, one for each environment, or {shape[1:]}, found {found.shape}"
-        ) from None
+        raise InputError(f"{what}: expected shape {shape}, with an axis of environments: {error}") from None
 
 
 def obs_path(name: Part) -> str:
