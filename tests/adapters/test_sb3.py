@@ -160,21 +160,6 @@ def opened() -> Iterator[list[Any]]:
         buffer.close()
 
 
-@pytest.mark.some(10)
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("action", ["discrete", "float64"])
-def test_batches_are_those_of_the_library(space: str, action: str, n_envs: int, tmp_path: Path, opened: list[Any]) -> None:
-    of, own = (DiskDictReplayBuffer, DictReplayBuffer) if space == "dict" else (DiskReplayBuffer, ReplayBuffer)
-    given = (120, SPACES[space], ACTIONS[action], "cpu", n_envs)
-    ours, theirs = of(*given, path=tmp_path / "store", segment_rows=16), own(*given)
-    opened.append(ours)
-    world = World(SPACES[space], n_envs)
-    for steps in (10, 60, 100):
-        fill([ours, theirs], world, steps, ACTIONS[action])
-        draws_are_the_same(ours, theirs)
-
-
 @pytest.mark.some(1)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("channels", [1, 3])
@@ -206,21 +191,6 @@ def test_another_stack_than_the_stores_or_one_that_the_space_has_not_is_refused(
         DiskReplayBuffer(*given, path=tmp_path / "other", frame_stack=5)
     with pytest.raises(db.InputError, match=r"'n' of shape \(1,\) are not stacks of 3 frames"):
         DiskDictReplayBuffer(50, DICT, ACTIONS["discrete"], "cpu", path=tmp_path / "other", frame_stack=3)
-
-
-@pytest.mark.some(2)
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("timeouts", [False, True])
-def test_n_step_returns_are_those_of_the_library(n_envs: int, timeouts: bool, tmp_path: Path, opened: list[Any]) -> None:
-    given: dict[str, Any] = {"n_envs": n_envs, "handle_timeout_termination": timeouts, "n_steps": 3, "gamma": 0.97}
-    space, actions = SPACES["vector"], ACTIONS["box"]
-    ours = DiskReplayBuffer(90, space, actions, "cpu", path=tmp_path / "store", segment_rows=16, **given)
-    theirs = NStepReplayBuffer(90, space, actions, "cpu", **given)
-    opened.append(ours)
-    world = World(space, n_envs)
-    for steps in (20, 200):
-        fill([ours, theirs], world, steps, actions)
-        draws_are_the_same(ours, theirs)
 
 
 def test_n_step_returns_are_of_rewards_that_are_normalized_one_by_one(tmp_path: Path, opened: list[Any]) -> None:

@@ -35,7 +35,7 @@ def opened() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("kind", sb3_buffers.KINDS)
 def test_random_buffers_give_the_librarys_own_batches(kind: str, amount: Callable[[int, int], int]) -> None:
-    row = sb3_buffers.main(amount(3, 40), kinds=[kind], rounds=2)
+    row = sb3_buffers.main(amount(8, 40), kinds=[kind], rounds=2)
     assert row.broken == 0, str(row)
 
 
