@@ -43,7 +43,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 from diskbuffer.adapters.sb3 import DiskReplayBuffer
 of, path, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=4, seed=0), 4)
-ours = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": path}} if of == "ours" else {}
+ours = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": path, "frame_stack": 4}} if of == "ours" else {}
 model = DQN("CnnPolicy", env, buffer_size=20_000, learning_starts=500, train_freq=4, batch_size=32, seed=0, device="cpu", **ours)
 model.learn(1_000)
 for _ in sys.stdin:
@@ -62,7 +62,7 @@ from diskbuffer.adapters.sb3 import DiskReplayBuffer
 of, path, steps, pixels = sys.argv[1], sys.argv[2], int(sys.argv[3]), np.load(sys.argv[4], mmap_mode="r")
 space, actions = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
 if of == "ours":
-    buffer = DiskReplayBuffer(steps, space, actions, "cpu", path=path)
+    buffer = DiskReplayBuffer(steps, space, actions, "cpu", path=path, frame_stack=4)
 else:
     buffer = ReplayBuffer(64, space, actions, "cpu")
 stack = np.zeros((1, 4, 84, 84), np.uint8)
@@ -163,7 +163,7 @@ class StableBaselines3(Buffer):
 
         make: Any = ReplayBuffer
         if of == "ours":
-            make = functools.partial(DiskReplayBuffer, path=directory / "store")
+            make = functools.partial(DiskReplayBuffer, path=directory / "store", frame_stack=transitions.stack)
         self._buffer = make(capacity, *spaces_of(transitions), "cpu", n_envs=self._environments)
         self._infos: list[dict[str, Any]] = [{} for _ in range(self._environments)]
 

@@ -59,7 +59,7 @@ def training(numbers: dict[str, int], steps: int, disk: Path | None) -> dict[str
     env = VecTransposeImage(VecFrameStack(make_atari_env("ALE/Pong-v5", N_ENVS, seed=0), 4))
     own: Any = dict(numbers)
     if disk is not None:
-        own |= {"rollout_buffer_class": DiskRolloutBuffer, "rollout_buffer_kwargs": {"path": disk}}
+        own |= {"rollout_buffer_class": DiskRolloutBuffer, "rollout_buffer_kwargs": {"path": disk, "frame_stack": 4}}
     model: Any = PPO("CnnPolicy", env, device="cpu", seed=0, **own)
     spent = watch()(model)
     begin = time.perf_counter()

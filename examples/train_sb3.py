@@ -53,7 +53,7 @@ def main() -> None:
             env,
             buffer_size=options.capacity,
             replay_buffer_class=DiskReplayBuffer,
-            replay_buffer_kwargs={"path": options.store},
+            replay_buffer_kwargs={"path": options.store, "frame_stack": 4},
             learning_starts=200,
             train_freq=4,
             gradient_steps=1,
@@ -67,7 +67,7 @@ def main() -> None:
             n_epochs=2,
             batch_size=128,
             rollout_buffer_class=DiskRolloutBuffer,
-            rollout_buffer_kwargs={"path": options.store},
+            rollout_buffer_kwargs={"path": options.store, "frame_stack": 4},
         )
     if options.algorithm != "ppo":
         print(f"{model.num_timesteps} steps trained; {model.replay_buffer.size() * env.num_envs} of experience on disk")

@@ -24,10 +24,10 @@ class ReplayBuffer(sb3.DiskReplayBuffer):
 
 
 class NStepReplayBuffer(ReplayBuffer):
-    """Ours, with the library's default number of steps."""
+    """Ours, with the library's default number of steps, and gamma."""
 
-    def __init__(self, *args: Any, n_steps: int = 3, **kwargs: Any) -> None:
-        super().__init__(*args, n_steps=n_steps, **kwargs)
+    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any) -> None:
+        super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
 
 
 class DictReplayBuffer(sb3.DiskDictReplayBuffer, ReplayBuffer):

@@ -70,14 +70,6 @@ class Frames:
         parted = obs.reshape(len(obs), *self.shape[:-1], self.stack, self._channels())
         return np.moveaxis(parted, -2, 1).reshape(len(obs), self.stack, *self._frame())
 
-    def moved_on(self, obs: Array) -> Array:
-        """Return observations, (n, ...), that could come after others: their newest frames once more."""
-        if self.stack == 1:
-            return obs
-        axis, size = (-1 if self.last else 1), self._channels()
-        newest = np.take(obs, range(size * (self.stack - 1), size * self.stack), axis)
-        return np.concatenate([np.take(obs, range(size, size * self.stack), axis), newest], axis)
-
     def join(self, stacks: torch.Tensor) -> torch.Tensor:
         """Turn stacks, as `split` makes them, into observations: tensors, without copying."""
         if self.stack == 1:
@@ -110,7 +102,7 @@ def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs: Array, stack: int | None) -> Frames:
-    """Find out whether observations are stacks of frames, by a first step, or take the word of `stack`.
+    """Find out whether observations are stacks of frames along their first axis, by a first step, or take the word of `stack`.
 
     They are where the second is the first moved on by one frame: that only stacks do, but pictures that do not change. Of these,
     one frame several times is taken for a stack. Only of pictures, as nothing else is worth it; and only where there is something
@@ -120,21 +112,19 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
     if stack == 1 or len(shape) < (2 if stack else 3) or (len(obs) == 0 and stack is None):
         return whole
     moved = not _equal(obs, next_obs)
-    for last in (False, True):
-        length = shape[-1] if last else shape[0]
-        for count in [stack] if stack else range(length, 1, -1):  # of single-channel frames first
-            found = Frames(shape, dtype, count, last)
-            if found not in ways_to_stack(shape, dtype, count):
-                continue
-            stacks, following = found.split(obs), found.split(next_obs)
-            if not _equal(following[:, :-1], stacks[:, 1:]) or not (stack or begins(stacks)):
-                continue
-            if stack or (_is_picture(stacks[:, -1], last=last) and (moved or (count == length and count in _LIKELY))):
-                return found
+    for count in [stack] if stack else range(shape[0], 1, -1):  # of single-channel frames first
+        if shape[0] % count:
+            continue
+        found = Frames(shape, dtype, count)
+        stacks, following = found.split(obs), found.split(next_obs)
+        if not _equal(following[:, :-1], stacks[:, 1:]) or not (stack or _begins(stacks)):
+            continue
+        if stack or (_is_picture(stacks[:, -1]) and (moved or (count == shape[0] and count in _LIKELY))):
+            return found
     if stack:
         raise StackError(
-            f"observations of shape {shape} are not rolling stacks of {stack} frames, along their first or last axis; leave "
-            "frame_stack= out to have them recognised, or give 1 to store them as they are"
+            f"observations of shape {shape} are not rolling stacks of {stack} frames, along their first axis; leave frame_stack= "
+            "out to have them recognised, or give 1 to store them as they are"
         )
     return whole
 
@@ -146,32 +136,15 @@ def _equal(one: Array, other: Array) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
-def guess(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, stack: int) -> Frames:
-    """Return how observations of which nothing is known but the first are stacks: along the axis where that begins an episode.
-
-    Where it is none of these, or several, single-channel frames are likelier; a StackError where they cannot be stacks.
-    """
-    ways = ways_to_stack(shape, dtype, stack) if len(shape) > 1 else []
-    if not ways:
-        return recognise(shape, dtype, obs[:0], obs[:0], stack)  # which says why
-    return min(ways, key=lambda way: (not begins(way.split(obs)), way._channels() > 1))
-
-
-def ways_to_stack(shape: tuple[int, ...], dtype: np.dtype[Any], count: int) -> list[Frames]:
-    """Return how observations can be stacks of so many frames; not along the last axis where the store would not tell it."""
-    ways = [Frames(shape, dtype, count, last) for last in (False, True) if shape[-1 if last else 0] % count == 0]
-    return ways[:1] if len({way.column for way in ways}) == 1 else ways
-
-
-def _is_picture(frames: Array, *, last: bool) -> bool:
-    """Tell whether frames, (n, ...), are pictures on which something can be seen; their channels are `last`, or first."""
-    pixels = frames if frames.ndim == 3 or last else np.moveaxis(frames, 1, -1)
+def _is_picture(frames: Array) -> bool:
+    """Tell whether frames, (n, ...), are pictures on which something can be seen; their channels are first, if they have any."""
+    pixels = frames if frames.ndim == 3 else np.moveaxis(frames, 1, -1)
     if min(pixels.shape[1:3]) < _SMALLEST:
         return False
     return not any(_equal(pixels, np.broadcast_to(line, pixels.shape)) for line in (pixels[:, :1], pixels[:, :, :1]))
 
 
-def begins(stacks: Array) -> bool:
+def _begins(stacks: Array) -> bool:
     """Tell whether stacks, (n, stack, ...), begin an episode: each is one frame, and copies of it or zeros."""
     older = stacks[:, :-1]
     return not older.any() or _equal(older, stacks[:, 1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def opened() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("kind", sb3_buffers.KINDS)
 def test_random_buffers_give_the_librarys_own_batches(kind: str, amount: Callable[[int, int], int]) -> None:
-    row = sb3_buffers.main(amount(3, 40), kinds=[kind], rounds=2)
+    row = sb3_buffers.main(amount(8, 40), kinds=[kind], rounds=2)
     assert row.broken == 0, str(row)
 
 
@@ -57,7 +56,9 @@ STACKS = {"first": (spaces.Box(0, 255, (4, 12, 11), np.uint8), False), "last": (
 @pytest.mark.parametrize("axis", STACKS)
 def test_batches_of_stacks_may_be_changed_in_place(axis: str, n_steps: int, size: int, tmp_path: Path, opened: list[Any]) -> None:
     space, last = STACKS[axis]
-    opened.append(DiskReplayBuffer(100, space, ACTIONS, "cpu", path=tmp_path / "store", n_steps=n_steps, frame_stack=4))
+    opened.append(
+        DiskReplayBuffer(100, space, ACTIONS, "cpu", path=tmp_path / "store", n_steps=n_steps, gamma=0.9, frame_stack=4)
+    )
     fill(opened, space, 60, stack=4, last=last)
     batch = opened[0].sample(size)
     obs, after = batch.observations.clone(), batch.next_observations.clone()
@@ -85,83 +86,6 @@ def test_batches_can_be_viewed_in_another_shape(axis: str, tmp_path: Path, opene
     assert next(rollout.get(16)).observations.view(16, -1).shape == (16, 4 * 12 * 11)
 
 
-READING: dict[str, Callable[[Any], Any]] = {
-    "a number": lambda b: b.rewards[0, 0],
-    "from the end": lambda b: b.rewards[-1, -1],
-    "a row": lambda b: b.rewards[3],
-    "rows": lambda b: b.observations[2:9, 1, ::2],
-    "some rows": lambda b: b.observations[[4, 2, 2], [0, 1, 0]],
-    "numbers of rows": lambda b: b.observations[[4, 2], [0, 1], [0, 2]],
-    "a mask": lambda b: b.observations[b.dones == 1],
-    "a mask of rows": lambda b: b.rewards[np.arange(50) % 3 == 0],
-    "the last axis": lambda b: b.observations[..., -1],
-    "a new axis": lambda b: b.rewards[:, None],
-    "none": lambda b: b.observations[[]],
-    "mean": lambda b: b.rewards.mean(),
-    "sum": lambda b: b.rewards.sum(axis=0),
-    "np.mean": lambda b: np.mean(b.rewards),
-    "np.where": lambda b: np.where(b.rewards > 0, b.rewards, -1),
-    "comparison": lambda b: b.dones == 1,
-    "order": lambda b: b.rewards > 0,
-    "arithmetic": lambda b: 2 * b.rewards + b.dones - b.timeouts,
-    "negation": lambda b: -b.rewards,
-    "matrix": lambda b: b.rewards.T @ b.dones,
-    "astype": lambda b: b.dones.astype(bool),
-    "flatten": lambda b: b.rewards.flatten(),
-    "reshape": lambda b: b.actions.reshape(-1),
-    "tolist": lambda b: b.rewards.tolist(),
-    "rows, one after the other": lambda b: list(b.rewards),
-    "in": lambda b: 1.0 in b.dones,
-    "attributes": lambda b: (b.rewards.ndim, b.rewards.size, b.rewards.nbytes, b.rewards.itemsize, len(b.rewards)),
-    "a tensor": lambda b: torch.as_tensor(b.rewards[:]).numpy(),
-    "concatenate": lambda b: np.concatenate([b.rewards, b.dones]),
-}
-
-
-@pytest.mark.some(8)
-@pytest.mark.parametrize("what", READING)
-def test_arrays_of_the_buffer_are_read_as_numpys_are(what: str, tmp_path: Path, opened: list[Any]) -> None:
-    theirs = ReplayBuffer(100, VECTOR, ACTIONS, "cpu", 2)
-    opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", 2, path=tmp_path / "store"))
-    fill([opened[0], theirs], VECTOR, 70, n_envs=2)
-    ours, expected = READING[what](opened[0]), READING[what](theirs)
-    assert type(ours) is type(expected)
-    np.testing.assert_array_equal(ours, expected)
-    assert np.asarray(ours).dtype == np.asarray(expected).dtype
-
-
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_places_where_nothing_was_added_yet_are_zeros(n_steps: int, tmp_path: Path) -> None:
-    buffer = DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store", n_steps=n_steps)
-    batch = buffer._get_samples(np.array([0, 7]))
-    assert batch.observations.shape == (2, *VECTOR.shape)
-    assert not any(values.any() for values in (batch.observations, batch.actions, batch.rewards, batch.dones))
-
-
-def test_arrays_of_the_buffer_cannot_be_changed(tmp_path: Path, opened: list[Any]) -> None:
-    opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))
-    fill(opened, VECTOR, 20)
-    rewards = opened[0].rewards
-    attempts: list[Callable[[], Any]] = [
-        lambda: operator.setitem(rewards, 0, 1),
-        lambda: rewards.__iadd__(1),
-        lambda: np.add(1, 2, out=rewards),
-        lambda: np.add.at(rewards, 0, 1),
-        lambda: rewards.fill(0),
-        lambda: rewards.sort(),
-    ]
-    for attempt in attempts:
-        with pytest.raises(db.InputError, match=r"cannot be changed; copy it"):
-            attempt()
-    for bad in (50_000, -50_000, (0, 9)):
-        with pytest.raises(IndexError):
-            rewards[bad]
-    with pytest.raises(AttributeError, match="median"):
-        _ = rewards.median
-    with pytest.raises(ValueError, match="ambiguous"):
-        bool(rewards)
-
-
 GIVEN: dict[str, tuple[Any, ...]] = {
     "as the library's models give it": (np.ones((1, 3), "f4"), np.array([[1]]), np.ones(1, "f4"), np.zeros(1, bool)),
     "without the axis of environments": (np.ones(3, "f4"), np.array([1]), np.float32(1), np.bool_(False)),
@@ -179,20 +103,19 @@ def test_a_step_may_be_given_as_the_library_takes_it(how: str, tmp_path: Path, o
     for buffer in (opened[0], theirs):
         for _ in range(2):
             buffer.add(obs, obs, action, reward, done, [{}])
-    for name in ("observations", "next_observations", "actions", "rewards", "dones"):
-        sb3_buffers.same_values(np.asarray(getattr(opened[0], name)), getattr(theirs, name), name)
+    sb3_buffers.same_steps(opened[0], theirs)
 
 
 def test_a_step_that_does_not_fit_is_refused(tmp_path: Path, opened: list[Any]) -> None:
     opened.append(DiskReplayBuffer(10, VECTOR, ACTIONS, "cpu", 2, path=tmp_path / "store"))
     fitting = {"obs": np.ones((2, 3)), "action": np.zeros(2), "reward": np.zeros(2), "done": np.zeros(2), "infos": [{}, {}]}
     for name, value, found in (
-        ("obs", np.ones((2, 4)), r"\(2, 3\), one for each environment, or \(3,\), found \(2, 4\)"),
-        ("obs", [[1, 2, 3], [4]], "ragged"),
-        ("action", np.zeros(3), r"found \(3,\)"),
-        ("reward", np.zeros(3), r"found \(3,\)"),
-        ("done", np.zeros(5), r"found \(5,\)"),
-        ("infos", [{}] * 3, r"found \(3,\)"),
+        ("obs", np.ones((2, 4)), r"obs: expected shape \(2, 3\), with an axis of environments"),
+        ("obs", [[1, 2, 3], [4]], "obs: expected shape.* inhomogeneous"),
+        ("action", np.zeros(3), "action: expected"),
+        ("reward", np.zeros(3), "reward: expected"),
+        ("done", np.zeros(5), "done: expected"),
+        ("infos", [{"TimeLimit.truncated": True}] * 3, "infos: expected"),
         ("action", np.array([0.5, 0]), "does not fit int64"),
     ):
         step = fitting | {name: value}

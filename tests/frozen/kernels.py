@@ -307,7 +307,7 @@ def _transformed(path: Path) -> Iterator[Any]:
 
 @_case("stacks of other libraries")
 def _frame_stacks(_: Path) -> Iterator[Any]:
-    """Call `Frames.split`, `join`, `copied` and `moved_on`."""
+    """Call `Frames.split`, `join` and `copied`."""
     numbers = Numbers(11)
     for frames in (
         Frames((4, 6, 5), np.dtype("uint8"), 4),
@@ -321,7 +321,7 @@ def _frame_stacks(_: Path) -> Iterator[Any]:
         obs = numbers.integers(200, (7, *frames.shape)).astype(frames.dtype)
         stacks = np.ascontiguousarray(frames.split(obs))
         tensors = torch.from_numpy(stacks)
-        yield stacks, frames.moved_on(obs), frames.join(tensors).contiguous(), frames.copied(tensors)
+        yield stacks, frames.join(tensors).contiguous(), frames.copied(tensors)
         assert frames.copied(tensors).numpy().tobytes() == obs.tobytes()
 
 

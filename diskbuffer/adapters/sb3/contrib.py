@@ -37,7 +37,6 @@ class _Read:
 class _Minibatches(_Disk):
     """Rollouts whose minibatches sb3-contrib's own code puts together, with observations that were read from the disk."""
 
-    _at_hand: Any = None
     get = DiskRolloutBuffer.get
 
     def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
@@ -47,19 +46,15 @@ class _Minibatches(_Disk):
         DiskRolloutBuffer.__init__(self, buffer_size, observation_space, *args, **kwargs)
 
     def _minibatch(self, obs: Any, indices: Array) -> Any:
-        self._at_hand = {name: _Read(part) for name, part in obs.items()} if isinstance(obs, dict) else _Read(obs)
+        self.observations = {name: _Read(part) for name, part in obs.items()} if isinstance(obs, dict) else _Read(obs)
         try:
-            return self._put_together(indices)
+            return self._get_samples(indices, *self._changes())
         finally:
-            self._at_hand = None
+            del self.observations  # which is on disk for all others
 
-    def _put_together(self, indices: Array) -> Any:
-        return self._get_samples(indices)
-
-    @property
-    def observations(self) -> Any:
-        """Those of the rollout, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
-        return super().observations if self._at_hand is None else self._at_hand
+    def _changes(self) -> tuple[Any, ...]:
+        """Return where the environment is another than that of the step before, if `_get_samples` asks."""
+        return ()
 
 
 class _Maskable(_Minibatches):
@@ -119,8 +114,8 @@ class _Recurrent(_Minibatches):
             setattr(self, name, getattr(self, name).swapaxes(1, 2))
         super()._flatten()
 
-    def _put_together(self, indices: Array) -> Any:
-        return self._get_samples(indices, (np.arange(self.buffer_size * self.n_envs) % self.buffer_size == 0)[:, None])
+    def _changes(self) -> tuple[Any, ...]:
+        return ((np.arange(self.buffer_size * self.n_envs) % self.buffer_size == 0)[:, None],)
 
 
 class DiskMaskableRolloutBuffer(_Maskable, MaskableRolloutBuffer, DiskRolloutBuffer):

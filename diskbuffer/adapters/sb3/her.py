@@ -15,7 +15,7 @@ from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, 
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
-from diskbuffer.adapters.sb3.stored import batched
+from diskbuffer.adapters.sb3.stored import shaped
 from diskbuffer.errors import InputError
 from diskbuffer.plugin import RUNNING, Batch, integer
 
@@ -82,7 +82,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         if self.ep_length[self.pos].any():  # an episode whose steps are not drawn any more from now on
             self._of_episodes = None
         try:
-            super().add(obs, next_obs, action, reward, batched("done", done, (self.n_envs,)), infos)
+            super().add(obs, next_obs, action, reward, shaped("done", done, (self.n_envs,)), infos)
         except BaseException:  # the account of episodes may be behind the store
             self._load()
             raise
@@ -96,27 +96,21 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         buffer = self.stored.buffer
         if buffer is None:
             return
-        episodes = buffer.episodes
-        for stream in range(self.n_envs):
-            mine = np.flatnonzero(episodes.stream == stream)
-            lengths = episodes.elapsed(episodes.start[mine]) + episodes.length[mine]  # with steps that are evicted
-            later = np.cumsum(episodes.length[mine][::-1])[::-1] - episodes.length[mine]
-            for one, length, after in zip(mine.tolist(), lengths.tolist(), later.tolist(), strict=True):
-                self._note_episode(stream, length, after, episodes.ending[one] == RUNNING)
-
-    def _note_episode(self, stream: int, length: int, later: int, running: bool) -> None:
-        """Note an episode of so many steps, and how many there are after it in its stream.
-
-        Of one that is longer than the ring, its steps beyond whole rounds are one for Stable-Baselines3, from its first place on.
-        """
-        first = (self.pos - later - length) % self.buffer_size
-        if running:
-            self._current_ep_start[stream] = first
-        length = min(length, self.buffer_size) if running else length % self.buffer_size
-        if length + later <= self.buffer_size:
-            places = (first + np.arange(length)) % self.buffer_size
-            self.ep_start[places, stream] = first
-            self.ep_length[places, stream] = 0 if running else length
+        episodes, size = buffer.episodes, self.buffer_size
+        order = np.lexsort((episodes.start, episodes.stream))
+        stream, start, stored = episodes.stream[order], episodes.start[order], episodes.length[order]
+        running, until = episodes.ending[order] == RUNNING, np.cumsum(stored)
+        later = until[np.searchsorted(stream, stream, "right") - 1] - until  # steps of later episodes of the same environment
+        length = episodes.elapsed(start) + stored  # with steps that are evicted
+        first = (self.pos - later - length) % size
+        self._current_ep_start[stream[running]] = first[running]
+        # Of an episode longer than the ring, the library takes the steps beyond whole rounds for one, from its first place on.
+        length = np.where(running, np.minimum(length, size), length % size)
+        whole = np.flatnonzero(length + later <= size)
+        of = np.repeat(whole, length[whole])
+        within = np.arange(len(of)) - np.repeat(np.cumsum(length[whole]) - length[whole], length[whole])
+        places = (first[of] + within) % size, stream[of]
+        self.ep_start[places], self.ep_length[places] = first[of], np.where(running, 0, length)[of]
 
     def _compute_episode_length(self, env_idx: int) -> None:
         self._of_episodes = None
@@ -156,10 +150,23 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         for name in ("obs", "next_obs"):
             batch[name]["desired_goal"] = torch.cat((batch[name]["desired_goal"][:first], torch.from_numpy(goals)))
 
+    def _sample_goals(self, batch_indices: Int64, env_indices: Int64) -> npt.NDArray[Any]:
+        """Draw a goal that was reached in each step's episode, as Stable-Baselines3 does."""
+        start, length = self.ep_start[batch_indices, env_indices], self.ep_length[batch_indices, env_indices]
+        if self.goal_selection_strategy == GoalSelectionStrategy.FINAL:
+            reached = length - 1
+        else:
+            future = self.goal_selection_strategy == GoalSelectionStrategy.FUTURE
+            reached = np.random.randint((batch_indices - start) % self.buffer_size if future else 0, length)  # noqa: NPY002  as it does
+        batch = self._batch((reached + start) % self.buffer_size, env_indices, columns=["obs/achieved_goal"])
+        return np.asarray(batch["next_obs"]["achieved_goal"])
+
     def truncate_last_trajectory(self) -> None:
         """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
         if (self._current_ep_start != self.pos).any():
-            self._open_to_write()
+            if not self.stored.writes:
+                self.stored.open_to_write()
+                self._load()
             running = np.flatnonzero(self._current_ep_start != self.pos)
             warnings.warn(
                 "The last trajectory in the replay buffer will be truncated.\n"
@@ -167,7 +174,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
                 "you should use `truncate_last_trajectory=False` to avoid that issue.",
                 stacklevel=2,
             )
-            self.stored.cut_off()
+            self.stored.opened.cut_off()
             for env in running.tolist():
                 self._compute_episode_length(env)
 

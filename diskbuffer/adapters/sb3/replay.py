@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,15 +11,13 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Column
-from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
-from diskbuffer.adapters.sb3.stored import Stored, batched
-from diskbuffer.errors import InputError
+from diskbuffer.adapters.sb3.stored import OnDisk, Stored, shaped
+from diskbuffer.errors import InputError, NotFoundError
 from diskbuffer.plugin import Batch, integer
 
 Int64 = npt.NDArray[np.int64]
@@ -30,28 +26,31 @@ Int64 = npt.NDArray[np.int64]
 class DiskReplayBuffer(ReplayBuffer):
     """Stable-Baselines3's `ReplayBuffer`, its steps in a store on disk.
 
-    What a model draws is what it would draw from the library's own buffer, with the same seed, bit for bit. Frame stacks
-    (`VecFrameStack`, channels first or last) are recognised when the first step is added, and each frame is stored once. A
-    `next_obs` that is not `obs` moved on by a frame, such as the next episode's first, is stored as well, all of its frames.
+    What a model draws is what it would draw from the library's own buffer, with the same seed, bit for bit. The library's arrays
+    (``observations``, ``rewards``, ...) are not there: `stored.buffer`, a `diskbuffer.ReplayBuffer`, reads the steps.
 
     The store is opened, never wiped: a model that is made or loaded with the same `path` goes on with what is there. It is
     opened for reading until the first `add`, so that a script that evaluates can load a model whose training runs.
 
     Parameters
     ----------
-    buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
+    buffer_size, observation_space, action_space, device, n_envs, handle_timeout_termination
         As of Stable-Baselines3; the model gives them. `buffer_size` counts steps of all environments together.
+    optimize_memory_usage : bool
+        Refused, as each observation is stored once in any case.
     path : path-like
         Where the store is, or will be.
     n_steps, gamma
-        For n-step returns, as of `NStepReplayBuffer`. `gamma` is the model's where a model makes the buffer, else 0.99.
-    frame_stack : int, optional
-        Frames in an observation, along its first or last axis; 1 to store observations as they are. Recognised if missing.
+        For n-step returns, as of `NStepReplayBuffer`: both, as a model tells neither to a buffer.
+    frame_stack : int
+        Frames in an observation, as of `VecFrameStack`, along its first or last axis: each frame is stored once then.
     threads, segment_rows
         Of `diskbuffer.ReplayBuffer`.
 
     Raises
     ------
+    InputError
+        An argument does not fit, such as a `frame_stack` that the observation space cannot have.
     SchemaError
         The store at `path` has other spaces, another size or number of environments.
     LockedError
@@ -59,11 +58,12 @@ class DiskReplayBuffer(ReplayBuffer):
 
     Examples
     --------
-    >>> model = DQN("CnnPolicy", env, buffer_size=1_000_000, replay_buffer_class=DiskReplayBuffer,
-    ...             replay_buffer_kwargs={"path": "runs/pong"})  # doctest: +SKIP
+    >>> model = DQN("CnnPolicy", VecFrameStack(env, 4), buffer_size=1_000_000, replay_buffer_class=DiskReplayBuffer,
+    ...             replay_buffer_kwargs={"path": "runs/pong", "frame_stack": 4})  # doctest: +SKIP
     """
 
     obs_shape: Any
+    observations, next_observations, actions, rewards, dones, timeouts = (OnDisk() for _ in range(6))
 
     def __init__(
         self,
@@ -78,29 +78,24 @@ class DiskReplayBuffer(ReplayBuffer):
         path: str | os.PathLike[str],
         n_steps: int = 1,
         gamma: float | None = None,
-        frame_stack: int | None = None,
+        frame_stack: int = 1,
         threads: int | None = None,
         segment_rows: int | None = None,
     ) -> None:
         buffer_size, n_envs = integer("buffer_size", buffer_size), integer("n_envs", n_envs)
         # Not ReplayBuffer's own, which takes the memory.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
-        if optimize_memory_usage and handle_timeout_termination:
-            raise ValueError(
-                "ReplayBuffer does not support optimize_memory_usage = True and handle_timeout_termination = True simultaneously."
+        if optimize_memory_usage:
+            raise InputError("optimize_memory_usage=True is of a buffer in memory; leave it out: observations are stored once")
+        if n_steps != 1 and gamma is None:
+            raise InputError(
+                f"n_steps={n_steps} needs the model's gamma, which a model does not tell a buffer; give both, as by "
+                f'replay_buffer_kwargs={{"n_steps": {n_steps}, "gamma": 0.99, ...}}',
+                option="gamma",
             )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
-        model = _model_that_makes_it()
-        self._learnt = 0 if model is None else model.num_timesteps  # before: its steps were in a store
-        self.n_steps = integer("n_steps", n_steps)
-        self.gamma: float = gamma if gamma is not None else 0.99 if model is None else model.gamma
-        own = getattr(model, "n_steps", 1)  # which releases before 2.7 have not
-        if own not in (1, self.n_steps):
-            raise InputError(
-                f"the model has n_steps={own}, which Stable-Baselines3 hands to its own buffer alone, and this one would give "
-                f'{self.n_steps}-step returns; give replay_buffer_kwargs={{"n_steps": {own}, ...}}, too, or leave n_steps out'
-            )
+        self.n_steps, self.gamma = integer("n_steps", n_steps), 1.0 if gamma is None else gamma
         self._no_timeouts = np.zeros(n_envs, np.bool_)
         action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
         columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
@@ -130,61 +125,34 @@ class DiskReplayBuffer(ReplayBuffer):
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
         Arguments are those of Stable-Baselines3: `next_obs` is the real last observation where an episode ends. The leading axis
-        of environments may be missing, and lists are taken for arrays, as numpy would assign them.
+        of one environment may be missing, and lists are taken for arrays.
 
         Raises
         ------
         InputError
             A shape does not fit, or a value does not fit the space's dtype. Nothing was added.
         """
-        stored, timed_out = self.stored, False
-        if self.handle_timeout_termination:
-            timed_out = len(infos) != self.n_envs
-            for info in infos:
-                if info.get("TimeLimit.truncated", False):
-                    timed_out = True
-        opening = not stored.writes
+        each, opening = (self.n_envs,), not self.stored.writes
+        action, reward = shaped("action", action, (self.n_envs, self.action_dim)), shaped("reward", reward, each)
+        terminated, truncated = shaped("done", done, each).astype(np.bool_, copy=False), self._no_timeouts
+        timed_out = [info.get("TimeLimit.truncated", False) for info in infos] if self.handle_timeout_termination else []
+        if any(timed_out):
+            truncated = shaped("infos", timed_out, each).astype(np.bool_)
+            terminated = terminated & ~truncated
         try:
-            if timed_out or not stored.add_as_given(obs, next_obs, action, reward, done, self._no_timeouts):
-                self._add_converted(obs, next_obs, action, reward, done, infos)
+            self.stored.add(obs, action, reward, next_obs, terminated, truncated)
             self.pos += 1
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
             self._load()
             raise
         if opening:  # others may have added before
             self._load()
-            self._warn_if_gone()
         elif self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
-    def _warn_if_gone(self) -> None:
-        """Warn where a model goes on that has learnt from steps, and this is the first step of all."""
-        if self._learnt and not self.full and self.pos == 1:
-            warnings.warn(
-                f"there was no store at {self.stored.path}, and a new one was made: the model or buffer that was loaded had "
-                f"{self._learnt} steps, and now learns on from none. Give the path where the store is, as by "
-                'replay_buffer_kwargs={"path": ...} to load()',
-                stacklevel=3,
-            )
-        self._learnt = 0
-
-    def _add_converted(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Add a step whose values may have other shapes and dtypes than the store's."""
-        each = (self.n_envs,)
-        done, timeouts = batched("done", done, each), self._no_timeouts
-        if done.dtype != np.bool_:
-            done = done.astype(np.bool_)
-        if self.handle_timeout_termination:
-            timeouts = batched("infos", [bool(info.get("TimeLimit.truncated", False)) for info in infos], each)
-            done = done & ~timeouts
-        self.stored.add(
-            obs,
-            next_obs,
-            action=batched("action", action, (self.n_envs, self.action_dim)),
-            reward=batched("reward", reward, each),
-            terminated=done,
-            truncated=timeouts,
-        )
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw steps, as Stable-Baselines3 does."""
+        return BaseBuffer.sample(self, integer("batch_size", batch_size), env)
 
     def _ages(self, batch_inds: Any) -> Int64:
         """Return how many steps came after those at places of the ring."""
@@ -213,77 +181,16 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _returns_and_discounts(self, steps: Int64, env: VecNormalize | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return both of n steps, (n, 1), by the library's own expressions; each reward is normalized by `env`."""
-        left, ahead = np.minimum(self.stored.remaining(steps), self.n_steps)[:, None], np.arange(self.n_steps)
+        buffer, ahead = self.stored.opened, np.arange(self.n_steps)
+        left = np.minimum(buffer.episodes.remaining(steps), self.n_steps)[:, None]
         following = steps[:, None] + np.minimum(ahead, left - 1) * self.n_envs
-        buffer = self.stored.open_to_read()
-        rewards = np.zeros(following.shape, np.float32)  # what the library has in places where nothing was added yet
-        if buffer is not None:
-            rewards = buffer.at(following.ravel(), columns=["reward"])["reward"].numpy().reshape(following.shape)
+        rewards = buffer.at(following.ravel(), columns=["reward"], numpy=True)["reward"].reshape(following.shape)
         discounts = self.gamma ** ahead.astype(np.float32)
         discounted = self._normalize_reward(rewards, env) * discounts * (ahead < left)
         return discounted.sum(axis=1, keepdims=True), self.gamma ** left.astype(np.float32)
 
     def _normalized(self, obs: Any, env: VecNormalize) -> Any:
         return tree_map(torch.as_tensor, self._normalize_obs(tree_map(torch.Tensor.numpy, obs), env))
-
-    # The arrays of Stable-Baselines3's buffer
-
-    @property
-    def observations(self) -> Any:
-        """All observations, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
-        return observations_of(self, "obs", self.observation_space, self.obs_shape)
-
-    @property
-    def next_observations(self) -> Any:
-        """Those after each step."""
-        return observations_of(self, "next_obs", self.observation_space, self.obs_shape)
-
-    @property
-    def actions(self) -> Any:
-        """(buffer_size, n_envs, action_dim)."""
-        return self._column("action")
-
-    @property
-    def rewards(self) -> Any:
-        """(buffer_size, n_envs)."""
-        return self._column("reward")
-
-    @property
-    def dones(self) -> Any:
-        """(buffer_size, n_envs)."""
-
-        def take(batch: Batch) -> torch.Tensor:
-            return torch.logical_or(self._timeouts(batch), batch["terminated"])
-
-        return RingColumn(self, ("terminated", "truncated"), take, (), np.dtype(np.float32), self._end_episodes)
-
-    @property
-    def timeouts(self) -> Any:
-        """(buffer_size, n_envs)."""
-        return RingColumn(self, ("truncated",), self._timeouts, (), np.dtype(np.float32))
-
-    def _end_episodes(self, place: Any) -> None:
-        """End the running episodes, as the library does at the newest place with ``dones[pos - 1] = True``."""
-        if not np.isscalar(place) or place != (self.pos - 1) % self.buffer_size:
-            raise InputError("only the newest steps' episodes can be ended; the steps themselves are not changed")
-        self._open_to_write()
-        self.stored.cut_off()
-
-    def _open_to_write(self) -> None:
-        """Open the store for writing, if it is not, and be where others left it."""
-        if not self.stored.writes:
-            self.stored.open_to_write()
-            self._load()
-
-    def _timeouts(self, batch: Batch) -> torch.Tensor:
-        """Tell after which steps an episode was truncated, or cut off, which for Stable-Baselines3 is the same."""
-        cut_off = np.isin(batch["steps"].numpy(), self.stored.ends_cut_off())
-        return torch.from_numpy(batch["truncated"].numpy() | cut_off)
-
-    def _column(self, name: str) -> Any:
-        shape = (self.action_dim,) if name == "action" else ()
-        dtype = self._maybe_cast_dtype(self.action_space.dtype) if name == "action" else np.float32
-        return RingColumn(self, (name,), lambda batch: batch[name], shape, np.dtype(dtype))
 
     # Keeping
 
@@ -298,20 +205,12 @@ class DiskReplayBuffer(ReplayBuffer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         self.__dict__.update(state)
-        self._learnt = (self.buffer_size if self.full else self.pos) * self.n_envs
+        if self.size() and self.stored.buffer is None:
+            raise NotFoundError(
+                f"the buffer had its steps in a store at {self.stored.path}, which is gone; put it back, or make or load the "
+                'model with replay_buffer_kwargs={"path": ...}, which says where it is, without loading this buffer'
+            )
         self._load()
-
-
-def _model_that_makes_it() -> OffPolicyAlgorithm | None:
-    """Return the model whose set-up makes a buffer; None where no model does.
-
-    A model hands its `n_steps` and `gamma` to none but the library's own buffer: they are found where it calls.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name in ("_model_that_makes_it", "__init__"):  # of subclasses
-        frame = frame.f_back
-    caller = None if frame is None else frame.f_locals.get("self")
-    return caller if isinstance(caller, OffPolicyAlgorithm) else None
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
@@ -320,8 +219,3 @@ class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
     def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
         assert isinstance(observation_space, spaces.Dict), "DictReplayBuffer must be used with Dict obs space only"
         super().__init__(buffer_size, observation_space, *args, **kwargs)
-        assert not self.optimize_memory_usage, "DictReplayBuffer does not support optimize_memory_usage"
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Draw steps, as Stable-Baselines3 does."""
-        return BaseBuffer.sample(self, integer("batch_size", batch_size), env)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,19 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 from diskbuffer import Column
-from diskbuffer.adapters.sb3.ring import observations_of
-from diskbuffer.adapters.sb3.stored import Stored, batched, parts_of
+from diskbuffer.adapters.sb3.stored import OnDisk, Stored, shaped
 from diskbuffer.plugin import integer, integer_or_none
 
 Array = npt.NDArray[Any]
 _NUMBERS = ("rewards", "returns", "episode_starts", "values", "log_probs", "advantages")
-_READ_WHOLE = 32 * 1024**2  # bytes of observations that are read once for all minibatches, not anew for each
 
 
 class DiskRolloutBuffer(RolloutBuffer):
     """Stable-Baselines3's `RolloutBuffer`, its observations in a store on disk.
 
-    Minibatches are the library's own, bit for bit, and are read ahead by threads while the policy is updated; observations of up
-    to 32 MB are read once instead, by the first minibatch, and stay in memory until the next rollout begins. Actions and numbers
-    always do: some 28 bytes a step, where a stack of four 84x84 frames has 28,224. A rollout takes the place of the one before.
+    Minibatches are the library's own, bit for bit, and are read ahead by threads while the policy is updated. Actions and numbers
+    stay in memory: some 28 bytes a step, where a stack of four 84x84 frames has 28,224. A rollout takes the place of the one
+    before.
 
     Parameters
     ----------
@@ -37,7 +34,7 @@ class DiskRolloutBuffer(RolloutBuffer):
         As of Stable-Baselines3; the model gives them.
     path : path-like
         Where the store is, or will be. It holds one rollout.
-    frame_stack : int, optional
+    frame_stack : int
         As of `DiskReplayBuffer`.
     threads, segment_rows
         Of `diskbuffer.ReplayBuffer`.
@@ -50,10 +47,11 @@ class DiskRolloutBuffer(RolloutBuffer):
     Examples
     --------
     >>> model = PPO("CnnPolicy", env, n_steps=100_000, rollout_buffer_class=DiskRolloutBuffer,
-    ...             rollout_buffer_kwargs={"path": "runs/rollout"})  # doctest: +SKIP
+    ...             rollout_buffer_kwargs={"path": "runs/rollout", "frame_stack": 4})  # doctest: +SKIP
     """
 
     obs_shape: Any
+    observations = OnDisk()
     _flattened: tuple[str, ...] = ("actions", "values", "log_probs", "advantages", "returns")
 
     def __init__(
@@ -67,7 +65,7 @@ class DiskRolloutBuffer(RolloutBuffer):
         n_envs: int = 1,
         *,
         path: str | os.PathLike[str],
-        frame_stack: int | None = None,
+        frame_stack: int = 1,
         threads: int | None = None,
         segment_rows: int | None = None,
     ) -> None:
@@ -89,9 +87,7 @@ class DiskRolloutBuffer(RolloutBuffer):
         )
         self.waited = self.updating = 0.0
         self._newest: Any = None  # observations of the last step: what comes after it is not known yet
-        self._rewards = np.zeros(n_envs, np.float32)
-        self._no_action, self._not_truncated = np.zeros(n_envs, np.int8), np.zeros(n_envs, np.bool_)
-        self._is_small = buffer_size == 1 or self.stored.obs_bytes * buffer_size <= _READ_WHOLE
+        self._rewards, self._no_action = np.zeros(n_envs, np.float32), np.zeros(n_envs, np.int8)
         self.reset()
 
     def reset(self) -> None:
@@ -101,91 +97,50 @@ class DiskRolloutBuffer(RolloutBuffer):
         for name in _NUMBERS:
             setattr(self, name, np.zeros(shape, np.float32))
         self.generator_ready = False
-        self._whole: Any = None  # observations of a small rollout, environment after environment, once they were read
         super(RolloutBuffer, self).reset()
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         """Add a step of every environment, as Stable-Baselines3 does."""
         each = (self.n_envs,)
-        given = batched("episode_start", episode_start, each)
-        starts = given.astype(np.bool_)
-        obs = self.stored.held("obs", obs)
+        given = shaped("episode_start", episode_start, each)
+        obs = self.stored.shaped("obs", obs)
+        obs = {name: np.array(part) for name, part in obs.items()} if isinstance(obs, dict) else np.array(obs)
         if self._newest is not None:
-            self._record(obs, starts)
-        self._newest, self._rewards = obs, batched("reward", reward, each).astype(np.float32)
+            starts = given.astype(np.bool_)
+            self._record(obs, terminated=starts, truncated=np.zeros_like(starts))
+        self._newest, self._rewards = obs, shaped("reward", reward, each).astype(np.float32)
         at = self.pos
-        self.actions[at] = batched("action", action, (self.n_envs, self.action_dim))
+        self.actions[at] = shaped("action", action, (self.n_envs, self.action_dim))
         self.rewards[at], self.episode_starts[at] = self._rewards, given
         self.values[at] = value.cpu().numpy().reshape(-1)
         self.log_probs[at] = log_prob.cpu().numpy().reshape(-1)
         self.pos += 1
         self.full = self.pos == self.buffer_size
 
-    def _record(self, obs: Any, starts: Array) -> None:
-        """Record the last step: what came after it is known by now, but where an episode ended."""
-        self.stored.add_held(
-            self._newest,
-            obs,
-            starts,
-            action=self._no_action,
-            reward=self._rewards,
-            terminated=starts,
-            truncated=self._not_truncated,
-        )
+    def _record(self, next_obs: Any, terminated: Array, truncated: Array) -> None:
+        """Record the last step, now that it is known whether its episode went on."""
+        self.stored.add_of_rollout(self._newest, self._no_action, self._rewards, next_obs, terminated, truncated)
+        self._newest = None
 
     def get(self, batch_size: int | None = None) -> Any:
         """Yield minibatches of the rollout, in the order in which Stable-Baselines3 shuffles it."""
         assert self.full, ""
-        if self._newest is None:  # as the library has it where nothing was added
-            self._newest = self._nothing()
+        if self._newest is not None:  # nobody asks what came after the last step
+            self._record(self._newest, np.zeros(self.n_envs, np.bool_), np.ones(self.n_envs, np.bool_))
         total = self.buffer_size * self.n_envs
         indices = self._order(total)
         if not self.generator_ready:
             self._flatten()
             self.generator_ready = True
         size = integer_or_none("batch_size", batch_size) or total
+        envs, steps = np.divmod(indices, self.buffer_size)
         begun = time.perf_counter()
         try:
-            for n, (obs, waited) in enumerate((self._out_of_whole if self._is_small else self._read_ahead)(indices, size)):
+            for n, (obs, waited) in enumerate(self.stored.in_order(self.buffer_size - 1 - steps, envs, size)):
                 self.waited += waited
                 yield self._minibatch(obs, indices[n * size : (n + 1) * size])
         finally:  # the learner may leave before the end
             self.updating += time.perf_counter() - begun
-
-    def _out_of_whole(self, indices: Array, size: int) -> Iterator[tuple[Any, float]]:
-        """Yield observations of minibatches out of memory, and the seconds that the first waits until all were read."""
-        begun = time.perf_counter()
-        if self._whole is None:
-            self._whole = self._read_whole()
-        waited = time.perf_counter() - begun
-        for first in range(0, len(indices), size):
-            some = indices[first : first + size]
-            yield _rows(self._whole, some), waited
-            waited = 0.0
-
-    def _read_whole(self) -> Any:
-        """Return all observations, (n_envs * buffer_size, ...), environment after environment."""
-        if self.buffer_size == 1:  # which is not recorded yet
-            return self._newest
-        envs, steps = np.divmod(np.arange(self.n_envs * self.buffer_size), self.buffer_size)
-        whole = self.stored.observations(self._ages(steps), envs)
-        for name, newest in parts_of(self._newest).items():
-            parts_of(whole)[name][self.buffer_size - 1 :: self.buffer_size] = newest
-        return whole
-
-    def _ages(self, steps: Array) -> Array:
-        """Return how many steps came after each; of the newest, which are not recorded yet, any other is read."""
-        return np.asarray(np.maximum(self.buffer_size - 2 - steps, 0))
-
-    def _read_ahead(self, indices: Array, size: int) -> Iterator[tuple[Any, float]]:
-        """Yield observations of minibatches as threads read them, and the seconds that each was waited for."""
-        envs, steps = np.divmod(indices, self.buffer_size)
-        batches = self.stored.in_order(self._ages(steps), envs, size)
-        for n, (obs, waited) in enumerate(batches):
-            some = slice(n * size, (n + 1) * size)
-            for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():
-                _put(obs, at, self._newest, int(envs[some][at]))
-            yield obs, waited
 
     def _order(self, total: int) -> Array:
         """Draw the order of steps, environment after environment."""
@@ -196,12 +151,6 @@ class DiskRolloutBuffer(RolloutBuffer):
         for name in self._flattened:
             setattr(self, name, self.swap_and_flatten(getattr(self, name)))
 
-    def _nothing(self) -> Any:
-        if not isinstance(self.observation_space, spaces.Dict):
-            return np.zeros((self.n_envs, *self.obs_shape), self.observation_space.dtype)
-        parts = self.observation_space.spaces.items()
-        return {name: np.zeros((self.n_envs, *self.obs_shape[name]), space.dtype) for name, space in parts}
-
     def _minibatch(self, obs: Any, indices: Array) -> Any:
         numbers = [getattr(self, name)[indices].reshape(-1) for name in ("values", "log_probs", "advantages", "returns")]
         actions = self.actions[indices].astype(np.float32, copy=False)
@@ -210,37 +159,9 @@ class DiskRolloutBuffer(RolloutBuffer):
             return DictRolloutBufferSamples({name: part.to(self.device) for name, part in obs.items()}, *rest)
         return RolloutBufferSamples(obs.to(self.device), *rest)
 
-    def _batch(self, steps: Any, envs: Any, *, columns: Sequence[str] | None = None) -> Any:
-        """Return observations by their place in the rollout."""
-        steps, envs = np.asarray(steps), np.asarray(envs)
-        batch = self.stored.batch(np.maximum(self.pos - 2 - steps, 0), envs, columns=columns)
-        for at in np.flatnonzero(steps == self.pos - 1).tolist():
-            _put(batch["obs"], at, self._newest, int(envs[at]))
-        return batch
-
-    @property
-    def observations(self) -> Any:
-        """Those of the rollout, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
-        return observations_of(self, "obs", self.observation_space, self.obs_shape)
-
     def close(self) -> None:
         """Close the store."""
         self.stored.close()
-
-
-def _rows(whole: Any, indices: Array) -> Any:
-    """Return a copy of some observations, as tensors."""
-    if isinstance(whole, dict):
-        return {name: torch.from_numpy(part[indices]) for name, part in whole.items()}
-    return torch.from_numpy(whole[indices])
-
-
-def _put(obs: Any, at: int, newest: Any, env: int) -> None:
-    if isinstance(obs, dict):
-        for name, part in obs.items():
-            part[at] = torch.as_tensor(newest[name][env])
-    else:
-        obs[at] = torch.as_tensor(newest[env])
 
 
 class DiskDictRolloutBuffer(DiskRolloutBuffer, DictRolloutBuffer):
