@@ -191,6 +191,9 @@ def test_another_stack_than_the_stores_or_one_that_the_space_has_not_is_refused(
         DiskReplayBuffer(*given, path=tmp_path / "other", frame_stack=5)
     with pytest.raises(db.InputError, match=r"'n' of shape \(1,\) are not stacks of 3 frames"):
         DiskDictReplayBuffer(50, DICT, ACTIONS["discrete"], "cpu", path=tmp_path / "other", frame_stack=3)
+    pictures = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    with pytest.warns(UserWarning, match="look like pictures that are stacked"):
+        DiskReplayBuffer(50, pictures, ACTIONS["discrete"], "cpu", path=tmp_path / "other")
 
 
 def test_n_step_returns_are_of_rewards_that_are_normalized_one_by_one(tmp_path: Path, opened: list[Any]) -> None:

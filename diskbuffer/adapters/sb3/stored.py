@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ Array = npt.NDArray[Any]
 Part = str | None  # the name of a part of dict observations; None where an observation is one array
 Obs = Array | dict[Part, Array]
 Tensors = torch.Tensor | dict[str, torch.Tensor]
+_PICTURE = 36  # pixels, the least that the library's own network for pictures takes
 _READ_AHEAD = 64 * 1024  # bytes of observations in a minibatch from which threads are worth their work
 
 
@@ -235,6 +237,12 @@ def _stacked(name: Part, shape: tuple[int, ...], dtype: np.dtype[Any], stack: in
     There `VecFrameStack` and `FrameStackObservation` put frames, where pictures are wider and higher than stacks have channels.
     """
     if stack == 1:
+        if dtype == np.uint8 and len(shape) == 3 and sorted(shape)[0] not in (1, 3) and sorted(shape)[1] >= _PICTURE:
+            warnings.warn(
+                f"observations of shape {shape} look like pictures that are stacked, and each is stored whole; give frame_stack= "
+                "how many frames one has, such as 4, to store each frame once",
+                stacklevel=5,
+            )
         return Frames(shape, dtype)
     sizes = {last: size for last, size in ((False, shape[0]), (True, shape[-1])) if size % stack == 0}
     if not sizes:
