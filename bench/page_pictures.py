@@ -129,13 +129,6 @@ class Photographer:
         until(lambda: self.script("return document.querySelector('#deck-b')?.dataset.at") is not None)
         self.seek(60)
         take(self.driver, self.directory / "page-player.png", WIDE)
-        self.open("sampling", "document.querySelector('#sampling-words').innerText")
-        self.script("const s = document.getElementById('sampler'); s.value = 'recent'; s.dispatchEvent(new Event('change'))")
-        self.script(
-            "document.querySelector('[name=max_age]').value = 8000; document.querySelector('#sampler-form button').click()"
-        )
-        until(lambda: "max_age" in self.script("return document.getElementById('sampling-note').innerText"), 60)
-        take(self.driver, self.directory / "page-sampling.png", (WIDE[0], 670))
         self.open("health", "document.querySelector('#findings li')")
         take(self.driver, self.directory / "page-health.png", (WIDE[0], 310))
 

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from diskbuffer.errors import NOT_OF_ARGUMENTS, DiskBufferError, EmptyBufferError, EvictedError, InputError, MissingPackageError
-from diskbuffer.inspect.page import health, samplers, table
+from diskbuffer.errors import NOT_OF_ARGUMENTS, DiskBufferError, EvictedError, InputError, MissingPackageError
+from diskbuffer.inspect.page import health, table
 from diskbuffer.inspect.page.episode import describe_episode, find_episode
 from diskbuffer.inspect.page.guard import Guard
 from diskbuffer.inspect.page.overview import overview
@@ -31,7 +31,7 @@ _MOST = 2**62  # of numbers that are asked for: products of them fit int64, or a
 # The status for each kind of error; the first that fits. All else is 500, and still says what is wrong.
 _STATUS = (
     *((MissingPackageError, 501), (NOT_OF_ARGUMENTS, 500), (InputError, 400)),
-    *((EvictedError, 410), (EmptyBufferError, 409), (NotThereError, 503)),
+    *((EvictedError, 410), (NotThereError, 503)),
 )
 _FOR_GOOD = "private, max-age=86400, immutable"
 
@@ -78,20 +78,6 @@ class Page:
         wanted = {name: _int(asked, name, 0) for name in ("step", "id", "by") if asked.get(name)}
         return describe_episode(reader, find_episode(reader.episodes(), reader.info.streams, wanted))
 
-    def samplers(self, _: Values) -> dict[str, Any]:
-        """Return the samplers that there are to look at."""
-        return {"samplers": samplers.to_json()}
-
-    def sampling(self, asked: Values) -> dict[str, Any]:
-        """Return what a sampler draws."""
-        self._watched.last().seen()
-        options = {name: _finite(asked, name) for name in asked if name not in ("sampler", "batch_size", "batches")}
-        with self._heavy:
-            from diskbuffer.inspect.page.sampling import look_at_draws  # which imports torch
-
-            size, batches = _int(asked, "batch_size", 256), _int(asked, "batches", 1000)
-            return look_at_draws(self._watched.path, asked.get("sampler", "uniform"), options, size, batches)
-
     def findings(self, _: Values) -> dict[str, Any]:
         """Return what statistics find."""
         reader = self._watched.last().seen()
@@ -134,8 +120,7 @@ def create_app(watched: Watched, prefix: str = "") -> Starlette:
     """
     page = Page(watched)
     feeds = [
-        *(page.state, page.overview, page.timeline, page.episodes, page.chosen, page.episode),
-        *(page.samplers, page.sampling, page.findings),
+        *(page.state, page.overview, page.timeline, page.episodes, page.chosen, page.episode, page.findings),
     ]
     routes = [
         Route("/", _static("index.html")),
@@ -198,10 +183,3 @@ def _float(asked: Values, name: str, default: float) -> float:
         return float(asked.get(name) or default)
     except ValueError:
         raise InputError(f"{name} must be a number, found {asked[name]!r}") from None
-
-
-def _finite(asked: Values, name: str) -> float:
-    found = _float(asked, name, 0)
-    if not np.isfinite(found):
-        raise InputError(f"{name} must be a finite number, found {asked[name]!r}")
-    return found

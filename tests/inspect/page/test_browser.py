@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-PANELS = ("overview", "episodes", "player", "sampling", "health")
+PANELS = ("overview", "episodes", "player", "health")
 LENGTHS = (30, 45, 20, 60, 33, 27)
 IDS = (0, 31, 77, 98, 159, 193)  # of these episodes: each has a row more than steps
 
@@ -401,24 +401,6 @@ def test_all_panels_by_keyboard(page: Page, address: str) -> None:
         "e => !(e.labels?.length || e.innerText || e.getAttribute('aria-label'))).map(e => e.outerHTML)"
     )
     assert nameless == []
-
-
-@pytest.mark.nightly
-def test_what_is_sampled(page: Page, address: str) -> None:
-    page.open(address, "sampling")
-    until(lambda: "db.Uniform()" in page.text("sampling-note"), 60)
-    assert page.is_drawn("ages-chart")
-    assert page.is_drawn("times-chart")
-    for kind, written in (("slices", "db.Slices(8)"), ("recent", "max_age=20")):
-        page.script(f"const s = document.getElementById('sampler'); s.value = '{kind}'; s.dispatchEvent(new Event('change'))")
-        for option, value in (("length", 8), ("max_age", 20)):
-            page.script(f"document.querySelectorAll('#sampler-options [name={option}]').forEach(input => input.value = {value})")
-        page.click("#sampler-form button")
-        page.has("sampling-note", written)
-        assert "younger than" in page.text("sampling-words")
-    page.script("document.querySelector('#batches').value = 100000; document.querySelector('#batch-size').value = 60000")
-    page.click("#sampler-form button")
-    until(lambda: "draw fewer" in page.text("sampling-note"))
 
 
 @pytest.mark.nightly

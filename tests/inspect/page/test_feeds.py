@@ -144,10 +144,6 @@ def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
         ("episode", {"id": -1}),
         ("episode", {"id": "x"}),
         ("episode", {"step": "1e3"}),
-        ("sampling", {"sampler": "nothing"}),
-        ("sampling", {"batches": 10**9}),
-        ("sampling", {"max_age": 3}),
-        ("sampling", {"sampler": "slices", "length": 0}),
     ],
 )
 def test_what_makes_no_sense_is_told_in_words(client: TestClient, feed: str, parameters: dict[str, Any]) -> None:
@@ -255,7 +251,6 @@ def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
         assert (summary["episodes"], summary["recent_return"]) == (0, None)
         assert get(client, "episodes")["rows"] == get(client, "timeline")["episode"] == []
         assert "no steps yet" in get(client, "episode", 410)["message"]
-        assert "nothing to draw" in get(client, "sampling", 409)["message"]
         assert get(client, "findings")["findings"]
 
 
@@ -280,10 +275,8 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     before = contents(store)
     with client_of(store) as client:
-        for feed in ("state", "overview", "timeline", "episodes", "chosen", "episode", "samplers", "findings", "state"):
+        for feed in ("state", "overview", "timeline", "episodes", "chosen", "episode", "findings", "state"):
             get(client, feed)
-        for sampler in ("uniform", "recent", "epochs", "slices"):
-            get(client, "sampling", sampler=sampler, batches=3, **({"length": 5} if sampler == "slices" else {}))
         assert client.get("/frame.png", params={"step": 3, "stack": 1}).status_code == 200
     assert contents(store) == before
 
@@ -355,7 +348,7 @@ def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
         store.rename(tmp_path / "away")
         gone = _look_again(client, first["version"])
         assert (gone["here"], "goes on" in gone["message"]) == (False, True)
-        for feed in ("overview", "timeline", "episodes", "episode", "sampling", "findings"):
+        for feed in ("overview", "timeline", "episodes", "episode", "findings"):
             assert "no store" in get(client, feed, 503)["message"]
         assert client.get("/frame.png", params={"step": 0}).status_code == 503
         (tmp_path / "away").rename(store)
@@ -373,7 +366,7 @@ def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_status_of_each_kind_of_error() -> None:
-    told = {"input": 400, "schema": 400, "missing_package": 501, "evicted": 410, "empty": 409, "stack": 400, "loss": 400}
+    told = {"input": 400, "schema": 400, "missing_package": 501, "evicted": 410, "stack": 400, "loss": 400}
     for name in db.errors.__all__:
         error = getattr(db.errors, name)
         assert _status(error("")) == told.get(error.kind, 500), name

@@ -65,11 +65,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "api/episodes": ("where", "sort", "descending", "offset", "limit"),
     "api/chosen": ("where", "first", "last", "limit"),
     "api/episode": ("step", "id", "by"),
-    "api/samplers": (),
-    "api/sampling": ("sampler", "batch_size", "batches", "max_age", "length", "alpha"),
 }
 LIKELY = {"column": ("obs",), "stack": ("1",), "sort": ("ended", "return"), "batch_size": ("1", "7"), "batches": ("1", "2")}
-LIKELY |= {"sampler": ("uniform", "recent", "epochs", "slices")}
 
 
 @pytest.mark.some(2)
@@ -86,7 +83,7 @@ def test_nothing_that_is_asked_is_an_error_of_the_server(name: str, tmp_path: Pa
             ("frame.png", {"step": step, "stack": stack}) for step in (*map(str, range(-3, 50)), *NUMBERS) for stack in ("", "1")
         ]
         for route, names in PARAMETERS.items():
-            for _ in range(2 if route == "api/overview" else 8 if route == "api/sampling" else 40 if names else 1):
+            for _ in range(2 if route == "api/overview" else 40 if names else 1):
                 chosen = {one: drawn(rng, one) for one in names if rng.random() < 0.6}
                 asked.append((route, chosen))
         wrong = []

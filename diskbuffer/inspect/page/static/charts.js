@@ -26,7 +26,7 @@ function axis(more) {
   };
 }
 
-// A chart in a box. `series` are { name, colour, kind: "line" | "points" | "steps" | "bars", width };
+// A chart in a box. `series` are { name, colour, kind: "line" | "points" | "steps", width };
 // data are [x, y, y, ...], of numbers or null.
 export class Chart {
   constructor(box, { series, label, select = null, click = null, yMin = null, xName = "" }) {
@@ -83,7 +83,7 @@ export class Chart {
 
   draw() {
     const chart = this;
-    const paths = { steps: () => uPlot.paths.stepped({ align: 1 }), bars: () => uPlot.paths.bars({ size: [0.8, 60], align: 1 }) };
+    const paths = { steps: () => uPlot.paths.stepped({ align: 1 }) };
     const options = {
       width: this.box.clientWidth,
       height: this.height(),
@@ -114,8 +114,7 @@ export class Chart {
         ...this.series.map((one) => ({
           label: one.name,
           stroke: () => colour(one.colour),
-          fill: one.kind === "bars" ? () => colour(one.colour) : undefined,
-          width: one.kind === "points" ? 0 : one.kind === "bars" ? 0 : (one.width ?? 1.5),
+          width: one.kind === "points" ? 0 : (one.width ?? 1.5),
           paths: one.kind === "points" ? () => null : paths[one.kind]?.(),
           points: one.kind === "points" ? { show: true, size: one.size ?? 4, width: 0, fill: () => colour(one.colour) } : { show: false },
         })),

@@ -5,9 +5,8 @@ import * as episodes from "./episodes.js";
 import * as health from "./health.js";
 import * as overview from "./overview.js";
 import * as player from "./player.js";
-import * as sampling from "./sampling.js";
 
-const panels = { overview, episodes, player, sampling, health };
+const panels = { overview, episodes, player, health };
 const names = Object.keys(panels);
 const app = { state: null, panel: null, go, parameters: new URLSearchParams() };
 const POLL = 1000;
