@@ -20,6 +20,7 @@ from diskbuffer.plugin import Reader, counted
 
 _SUFFIXES = (".png", ".gif", ".mp4")
 _WIDTH = 1200  # pixels of a PNG
+_MOST_OF_JSON = 1024  # numbers a step
 
 
 def show(
@@ -81,8 +82,8 @@ def show(
     if out is not None:
         damaged = _write(found, out, picture, part, frames, fps, scale, every=episode is None)
     elif json:
-        series, damaged = found.series()
-        show_json(found.row | {"columns": {name: values[part.start : part.stop].tolist() for name, values in series.items()}})
+        series, damaged = found.series(part, _MOST_OF_JSON)
+        show_json(found.row | {"columns": {name: values.tolist() for name, values in series.items()}})
     else:
         damaged = _in_terminal(found, picture, part, every=episode is None)
     return _code(reader, damaged)
@@ -143,7 +144,7 @@ def _write(
 
 def _png(found: Footage, picture: str | None, part: range, frames: int | None, every: bool) -> tuple[bytes, bool]:
     """Draw frames and curves, one below the other."""
-    parts, series, damaged = list[bytes](), *found.series()
+    parts, series, damaged = list[bytes](), *found.series(part)
     title = _title(found)
     if picture is not None:
         places = np.array(part)[spread(len(part), 12 if frames is None else frames)].tolist()
@@ -151,10 +152,9 @@ def _png(found: Footage, picture: str | None, part: range, frames: int | None, e
         labels = [f"{place}{' damaged' if at in bad else ''}" for at, place in enumerate(places)]
         parts.append(film_strip(images, None, labels, title=f"{title}, {picture}", width=_WIDTH))
         damaged = damaged or bool(bad)
-    some = {name: values[part.start : part.stop] for name, values in series.items()}
-    if some and len(next(iter(some.values()))):
-        x = np.arange(part.start, part.start + len(next(iter(some.values()))))
-        parts.append(curves(some, x=x, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
+    if series and len(next(iter(series.values()))):
+        x = np.arange(part.start, part.start + len(next(iter(series.values()))))
+        parts.append(curves(series, x=x, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
     if every:
         over, ended = returns_over_time(found.reader.episodes())
         if len(ended):
@@ -186,8 +186,8 @@ def _in_terminal(found: Footage, picture: str | None, part: range, *, every: boo
 
     width = console().width
     shown(Text(plain(_title(found)), style="bold"))
-    series, damaged = found.series()
-    _series({name: values[part.start : part.stop] for name, values in series.items()}, width)
+    series, damaged = found.series(part)
+    _series(series, width)
     if every:
         over, ended = returns_over_time(found.reader.episodes())
         if len(ended):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.inspect.pictures import picture_columns
-from diskbuffer.plugin import BUILT_IN, KEPT, RUNNING, TAG, EpisodeTable, Reader, counted, is_observation
+from diskbuffer.plugin import BUILT_IN, RUNNING, TAG, EpisodeTable, Reader, counted, is_observation
 
 Array = npt.NDArray[Any]
+MOST_NUMBERS = 32  # a step, of a column that is drawn as curves
 _MOST_BYTES = 1024**3  # of frames that are held at once
 
 
@@ -57,31 +60,41 @@ class Footage:
         names = (self.first + places) * self.streams + int(self.row["stream"])
         return _read(self.reader, column, names)
 
-    def series(self) -> tuple[dict[str, Array], bool]:
-        """Return its columns that are numbers at every step, and whether some of them are damaged.
+    def series(self, part: range | None = None, most: int = MOST_NUMBERS) -> tuple[dict[str, Array], bool]:
+        """Return its columns that are curves, at some of its steps, and whether some of them are damaged.
 
-        Each (length, ...): "return", the sum of rewards so far; and all that was recorded with the steps or written later, but
-        for flags, tags and pictures.
+        Each (steps, ...): "return", the sum of rewards from the first of these on; and the `curve_columns` of `most` numbers.
         """
-        info = self.reader.info
-        pictures = {path for path in picture_columns(info.columns) if is_observation(path) or path in info.chunk_rows}
-        names = [name for name in info.columns if name not in (*BUILT_IN, *KEPT, TAG) and name not in pictures]
-        names.sort(key=lambda name: (is_observation(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
+        length = int(self.row["length"])
+        places = np.arange(length)[slice(None) if part is None else slice(part.start, part.stop)]
         found, damaged = dict[str, Array](), False
-        steps = (self.first + np.arange(int(self.row["length"]))) * self.streams + int(self.row["stream"])
-        for name in names:
+        steps = (self.first + places) * self.streams + int(self.row["stream"])
+        for name in curve_columns(self.reader.info.columns, most):
             try:
                 values = self.reader.read(name, steps)
             except CorruptionError:
                 damaged = True
                 continue
-            if values.dtype.kind == "c":
-                values = np.abs(values)
             if name.split("/")[0] == "reward":
                 total = values.astype(np.float64).reshape(len(values), -1).sum(axis=1)
                 found["return"] = np.cumsum(total) + found.get("return", 0)
             found[name] = values
         return found, damaged
+
+
+def curve_columns(columns: Mapping[str, Column], most: int = MOST_NUMBERS) -> list[str]:
+    """Return the columns whose values are drawn as curves: rewards first, then actions, others, and observations.
+
+    Those of `most` real numbers a step, but for pictures, flags, tags, and what a store keeps for itself.
+    """
+    order = {"reward": 0, "action": 1, "obs": 3}
+    left_out = {*BUILT_IN, TAG, *filter(is_observation, picture_columns(columns))}
+    found = [
+        path
+        for path, column in columns.items()
+        if path not in left_out and math.prod(column.shape) <= most and column.np_dtype.kind in "buif"
+    ]
+    return sorted(found, key=lambda path: order.get(path.split("/")[0], 2))
 
 
 def _read(reader: Reader, column: str, names: npt.NDArray[np.int64]) -> tuple[Array, list[int]]:

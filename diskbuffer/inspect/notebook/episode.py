@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
+from diskbuffer.inspect.footage import curve_columns
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
-from diskbuffer.plugin import FLAGS, RUNNING, TAG, EpisodeFields, EpisodeReader, Picture, Video, is_observation
+from diskbuffer.plugin import RUNNING, EpisodeFields, EpisodeReader, Picture, Video, is_observation
 
 _MOST_FRAMES = 1000  # of a movie, where nothing else is asked for
 _MOVIE_HEIGHT = 300  # pixels, about, of small frames
@@ -60,7 +61,7 @@ def video(
 
 def plot(source: EpisodeReader, episode: EpisodeFields, columns: Sequence[str] | None) -> Picture:
     """Return a plot; see `Episode.plot`."""
-    paths = _plotted(source) if columns is None else columns
+    paths = curve_columns(source.columns, _FEW)[:_PANELS] if columns is None else columns
     values: dict[str, npt.NDArray[Any]] = {}
     for path in paths:
         values[path] = source.episode(path, episode)[: episode.length]
@@ -126,14 +127,3 @@ def _seen(source: EpisodeReader) -> str:
     if found is None:
         raise InputError(f"no column of this buffer has pictures; choose one of {', '.join(source.columns)}")
     return found
-
-
-def _plotted(source: EpisodeReader) -> list[str]:
-    """Return the columns that are plotted where nothing is asked for: rewards and actions first, few numbers, no flags."""
-    order = {"reward": 0, "action": 1}
-    small = [
-        p
-        for p, c in source.columns.items()
-        if math.prod(c.shape) <= _FEW and p not in (*FLAGS, TAG) and c.np_dtype.kind in "buif"
-    ]
-    return sorted(small, key=lambda path: order.get(path.split("/")[0], 3 if is_observation(path) else 2))[:_PANELS]

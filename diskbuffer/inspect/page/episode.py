@@ -9,13 +9,12 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError
+from diskbuffer.inspect.footage import curve_columns
 from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
 from diskbuffer.inspect.pictures.frames import picture_columns
-from diskbuffer.plugin import EpisodeTable, Reader
+from diskbuffer.plugin import EpisodeTable, Reader, is_observation
 
 _POINTS = 4000  # of a curve, at most
-_SERIES = 32  # numbers in a value, at most: more are no curves
-_NEVER = ("is_last", "row_checksum", "terminated", "truncated", "tag")  # told in words, or of no use to see
 
 
 def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> int:
@@ -56,22 +55,14 @@ def describe_episode(reader: Reader, row: int) -> dict[str, Any]:
     """
     table, info = reader.episodes(), reader.info
     streams, start, length = info.streams, int(table.start[row]), int(table.length[row])
-    pictures = [name for name in picture_columns(info.columns) if name.split("/")[0] == "obs"]
+    pictures = [name for name in picture_columns(info.columns) if is_observation(name)]
     facts = {name: scalar(table.column(name)[row]) for name in table.names() if name != "whole"}
     curves = [
-        _curve(reader, name, column, start + np.arange(length + (name.split("/")[0] == "obs")) * streams)
-        for name, column in info.columns.items()
-        if name not in _NEVER and name not in pictures and _is_curve(column)
+        _curve(reader, name, info.columns[name], start + np.arange(length + is_observation(name)) * streams)
+        for name in curve_columns(info.columns)
     ]
     more = {"streams": streams, "frame_stack": info.frame_stack, "pictures": pictures}
-    return facts | more | {"curves": sorted(curves, key=lambda curve: _ORDER.get(curve["name"].split("/")[0], 2))}
-
-
-_ORDER = {"reward": 0, "action": 1, "obs": 3}
-
-
-def _is_curve(column: Column) -> bool:
-    return int(np.prod(column.shape, dtype=np.int64)) <= _SERIES and column.np_dtype.kind in "biuf"
+    return facts | more | {"curves": curves}
 
 
 def _curve(reader: Reader, name: str, column: Column, steps: npt.NDArray[np.int64]) -> dict[str, Any]:
