@@ -34,7 +34,7 @@ class Reader:
 
     Takes no lock and changes nothing on the disk. What it shows is as of when it was made, or of the last `refresh`, and is what
     ``ReplayBuffer(path, mode="r")`` shows, after a kill, too. Reads a million steps' flags and rewards in some 30 ms, and imports
-    neither numba, Zarr nor PyTorch.
+    neither Zarr nor PyTorch.
 
     Parameters
     ----------

@@ -148,17 +148,19 @@ def made(directory: Path, name: str) -> Path:
 
 
 class Kept:
-    """What stands in for a buffer, and keeps rows in memory: to make a store takes ten times as long as to read a data set."""
+    """What stands in for an `Appender`, and keeps rows in memory: making a store takes ten times as long as reading data."""
 
-    def __init__(self, rows: Columns, place: Path, _: int | None, *, columns: Mapping[str, Column], **__: Any) -> None:
-        self._rows, self._columns = rows, columns
+    def __init__(
+        self, rows: Columns, place: Path, *, columns: Mapping[str, Column], derived: Mapping[str, Column], **_: Any
+    ) -> None:
+        self._rows, self._columns = rows, {**columns, **derived}
         place.mkdir()
 
-    def fill(self, episodes: Iterable[EpisodeData], told: Callable[[int], None], derived: Mapping[str, Column]) -> None:
+    def fill(self, episodes: Iterable[EpisodeData], told: Callable[[int], None]) -> None:
         """Read all episodes, as `diskbuffer.formats.filling.fill` does."""
         parts: dict[str, list[Any]] = {}
         for number, one in enumerate(episodes):
-            filling._check(number, one, {**self._columns, **derived})
+            filling._check(number, one, self._columns)
             for path, rows in one.columns.items():
                 step = rows_at_a_time(rows)
                 for first in range(0, rows.shape[0], step):
@@ -182,7 +184,7 @@ def attempt(kind: Kind, source: Path, store: Path, rows: Columns | None = None) 
     def run() -> str | None:
         with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"), contextlib.ExitStack() as patches:
             if rows is not None:
-                patches.enter_context(mock.patch.object(importing, "ReplayBuffer", partial(Kept, rows)))
+                patches.enter_context(mock.patch.object(importing, "Appender", partial(Kept, rows)))
                 patches.enter_context(mock.patch.object(importing, "fill", Kept.fill))
             try:
                 import_(kind.format, source, store, allow_loss=LOSSES, progress=False, **kind.options)

@@ -135,7 +135,7 @@ def _core(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> Non
                 now, then = (observations(taken[:, k], frames) for k in (0, 1))
                 buffer.extend(now, taken[:, 0], np.zeros(len(taken)), then, taken[:, 2] > 0, env=env)
             elif name in ("flush", "seal"):
-                getattr(buffer, name)()
+                buffer.flush(recompress=name == "seal")
             elif name == "sample" and len(buffer):
                 check_sample(buffer.sample(32), frames)
                 check_sample(buffer.sample(8, prioritized), frames)

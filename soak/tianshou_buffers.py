@@ -331,7 +331,8 @@ class Both:
         self._opened.append(self.ours)
         if self.n_envs:  # or parts of its own would not know what is added from now on
             for n, ring in enumerate(self.theirs.buffers):
-                ring._meta = self.theirs._meta[n * ring.maxsize : (n + 1) * ring.maxsize]
+                if self.theirs._meta.get_keys():  # something was added
+                    ring._meta = self.theirs._meta[n * ring.maxsize : (n + 1) * ring.maxsize]
 
     def update(self) -> None:
         """Take over the steps of another buffer."""
