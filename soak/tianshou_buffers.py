@@ -192,11 +192,24 @@ class Both:
         return found
 
     def _compare(self, one: Any, other: Any, indices: Any, where: str) -> None:
-        """Compare batches, but for the observation after an episode's end, which only ours knows."""
-        if self._how["ignore_obs_next"] and len(np.atleast_1d(one.done)):
-            ends = one.done | np.isin(indices, self.theirs.last_index)
-            for batch in (one, other):
-                batch.obs_next = _without(batch.obs_next, ends)
+        """Compare batches, but for what docs/adapters.md names: what only ours knows, and stacks of infos."""
+        stack, done = self._how["stack_num"], np.atleast_1d(one.done)
+        if not len(done):
+            return
+        first, starts = np.atleast_1d(indices).ravel(), np.zeros(done.size, bool)
+        for _ in range(stack - 1):
+            before = self.theirs.prev(first)
+            first, starts = before, starts | (before == first)
+        rings = list(getattr(self.theirs, "buffers", [self.theirs]))
+        oldest = [n * ring.maxsize + ring._insertion_idx % max(len(ring), 1) for n, ring in enumerate(rings)]
+        at_the_edge = (starts & np.isin(first, oldest)).reshape(np.shape(indices))
+        unknown = starts.reshape(np.shape(indices)) if stack > 1 else at_the_edge
+        if self._how["ignore_obs_next"]:
+            unknown = at_the_edge | one.done | np.isin(indices, self.theirs.last_index)
+        for batch in (one, other):
+            batch.obs, batch.obs_next = _without(batch.obs, at_the_edge), _without(batch.obs_next, unknown)
+        if stack > 1:
+            one.info = one.info.apply_values_transform(lambda values: np.asarray(values).take(-1, axis=np.ndim(indices)))
         _same(one, other, where)
 
     # What is called
@@ -272,10 +285,9 @@ class Both:
         some = self._rng.choice(filled, int(self._rng.integers(1, 9)))
         for index in (some, int(some[0]), *(() if self.n_envs else (some.reshape(1, -1),))):
             self._compare(self.theirs[index], self.ours[index], index, f"[{index}]")
-        stack = int(self._rng.integers(1, 5))
         for key in ("obs", "rew", "act"):
-            got = self._each(lambda buffer, key=key: buffer.get(some, key, stack_num=stack))
-            _same(got[0], got[1], f"get({key}, stack_num={stack})")
+            got = self._each(lambda buffer, key=key: buffer.get(some, key, stack_num=1))
+            _same(got[0], got[1], f"get({key})")
 
     def neighbours(self) -> None:
         """Compare what comes before and after, and which episodes are not over."""
@@ -313,10 +325,7 @@ class Both:
             self._path = killed
         self.close()
         self.ours = self._open()
-        for one, other in zip(*(getattr(buffer, "buffers", [buffer]) for buffer in (self.theirs, self.ours)), strict=True):
-            if one._ep_len > len(one) or self._uncounted:  # of what the ring does not hold any more
-                one._ep_return, one._ep_len, one._ep_start_idx = copy.copy(other._ep_return), other._ep_len, other._ep_start_idx
-        self._uncounted = False
+        self._recount()
         for buffer in (self.theirs, self.ours):
             for ring in {id(ring): ring for ring in [buffer, *getattr(buffer, "buffers", [])]}.values():
                 ring._random_state = np.random.RandomState(self._number)
@@ -325,10 +334,18 @@ class Both:
             self.theirs.weight[np.arange(self.theirs.maxsize)] = 0.0
             self.theirs.init_weight(filled_places(self.theirs))
 
+    def _recount(self) -> None:
+        """Have both count the episode that runs as what the ring holds of it."""
+        for one, other in zip(*(getattr(buffer, "buffers", [buffer]) for buffer in (self.theirs, self.ours)), strict=True):
+            if one._ep_len > len(one) or self._uncounted:  # of what the ring does not hold any more
+                one._ep_return, one._ep_len, one._ep_start_idx = copy.copy(other._ep_return), other._ep_len, other._ep_start_idx
+        self._uncounted = False
+
     def pickle(self) -> None:
         """Pickle both, and go on with the copies."""
         self.theirs, self.ours = pickle.loads(pickle.dumps(self.theirs)), pickle.loads(pickle.dumps(self.ours))
         self._opened.append(self.ours)
+        self._recount()
         if self.n_envs:  # or parts of its own would not know what is added from now on
             for n, ring in enumerate(self.theirs.buffers):
                 if self.theirs._meta.get_keys():  # something was added

@@ -81,137 +81,139 @@ def same(one: Any, other: Any, where: str = "batch") -> None:
     assert np.array_equal(one, other), where
 
 
-KINDS = ["plain", "nested", "stack", "stack without next", "without next", "only last"]
-
-
-def options(kind: str) -> dict[str, Any]:
-    found: dict[str, dict[str, Any]] = {
-        "plain": {},
-        "nested": {},
-        "stack": {"stack_num": 4, "sample_avail": True},
-        "stack without next": {"stack_num": 4, "ignore_obs_next": True},
-        "without next": {"ignore_obs_next": True},
-        "only last": {"stack_num": 2, "save_only_last_obs": True},
-    }
-    return found[kind]
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "nested": {},
+    "stack": {"stack_num": 4, "sample_avail": True},
+    "stack without next": {"stack_num": 4, "ignore_obs_next": True},
+    "without next": {"ignore_obs_next": True},
+    "only last": {"stack_num": 2, "save_only_last_obs": True},
+    "priorities": {"alpha": 0.6, "beta": 0.4},
+}
 
 
 def in_stacks(step: Batch) -> Batch:
     return Batch(step, obs=np.stack([step.obs] * 2), obs_next=np.stack([step.obs_next] * 2))
 
 
-def compare(theirs: Any, ours: Any, *, real_next: bool) -> None:
-    """Draw, and compare everything; where `real_next`, Tianshou does not know what came after an episode's end."""
-    drawn, indices = theirs.sample(16)
-    mine, mine_at = ours.sample(16)
-    assert np.array_equal(indices, mine_at)
-    if real_next:
-        ends = drawn.done | np.isin(indices, theirs.last_index)
-        mine.obs_next = mine.obs_next.copy()  # it may share its memory with obs
-        drawn.obs_next[ends], mine.obs_next[ends] = 0, 0
-    same(drawn, mine)
+def same_steps(theirs: Any, one: Any, other: Any, indices: Any) -> None:
+    """Require equal batches of Tianshou's and ours, but for what docs/adapters.md names."""
+    first, starts = indices, np.zeros(len(indices), bool)
+    for _ in range(theirs.stack_num - 1):
+        before = theirs.prev(first)
+        first, starts = before, starts | (before == first)
+    if theirs.stack_num > 1:
+        rings = list(getattr(theirs, "buffers", [theirs]))
+        oldest = [n * ring.maxsize + ring._insertion_idx % max(len(ring), 1) for n, ring in enumerate(rings)]
+        at_the_edge = starts & np.isin(first, oldest)  # the store has more frames than Tianshou
+        one.info, starts = one.info.apply_values_transform(lambda values: values[:, -1]), starts | at_the_edge
+    else:
+        at_the_edge = starts
+    unknown = at_the_edge | one.done | np.isin(indices, theirs.last_index) if not theirs._save_obs_next else starts
+    other.obs_next = other.obs_next if isinstance(other.obs_next, Batch) else other.obs_next.copy()  # shared with obs
+    for batch in (one, other):
+        if at_the_edge.any():
+            batch.obs[at_the_edge] = 0
+        if unknown.any():
+            batch.obs_next[unknown] = 0
+    same(one, other)
 
 
-@pytest.mark.some(1)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_environment(kind: str, tmp_path: Path) -> None:
-    world = Environment(1, nested=kind == "nested")
-    theirs = ReplayBuffer(70, **options(kind))
-    ours = DiskReplayBuffer(70, path=tmp_path / "store", segment_rows=16, **options(kind))
+@pytest.mark.parametrize("lanes", [0, 3])
+def test_batches_are_those_of_tianshou(kind: str, lanes: int, tmp_path: Path) -> None:
+    worlds, rng = [Environment(10 + n, nested=kind == "nested") for n in range(lanes or 1)], np.random.default_rng(0)
+    classes: dict[tuple[bool, bool], tuple[Any, Any]] = {
+        (False, False): (ReplayBuffer, DiskReplayBuffer),
+        (True, False): (VectorReplayBuffer, DiskVectorReplayBuffer),
+        (False, True): (PrioritizedReplayBuffer, DiskPrioritizedReplayBuffer),
+        (True, True): (PrioritizedVectorReplayBuffer, DiskPrioritizedVectorReplayBuffer),
+    }
+    own, on_disk = classes[lanes > 0, kind == "priorities"]
+    size = (150, lanes) if lanes else (70,)
+    theirs, ours = own(*size, **KINDS[kind]), on_disk(*size, path=tmp_path / "store", segment_rows=16, **KINDS[kind])
     for t in range(200):
-        step = in_stacks(world.step()) if kind == "only last" else world.step()
-        same(Batch(told=theirs.add(step)), Batch(told=ours.add(step)))
-        assert len(theirs) == len(ours)
-        assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
-        if t % 9 == 8:
-            compare(theirs, ours, real_next="without" in kind)
-            places = np.arange(len(theirs))
-            assert np.array_equal(theirs.prev(places), ours.prev(places))
-            assert np.array_equal(theirs.next(places), ours.next(places))
-            same(theirs.get(places[::3], "obs", stack_num=3), ours.get(places[::3], "obs", stack_num=3))
-    if "without" not in kind:
-        same(theirs[:], ours[:])
-        same(theirs[3], ours[3])
-        same(theirs[5:30], ours[5:30])
-    same(theirs.rew[:10], ours.rew[:10])
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("kind", ["plain", "nested", "stack", "without next"])
-def test_environments_side_by_side_that_step_unevenly(kind: str, tmp_path: Path) -> None:
-    worlds, rng = [Environment(10 + n, nested=kind == "nested") for n in range(3)], np.random.default_rng(0)
-    theirs = VectorReplayBuffer(150, 3, **options(kind))
-    ours = DiskVectorReplayBuffer(150, 3, path=tmp_path / "store", segment_rows=16, **options(kind))
-    for t in range(200):
-        ids = None if t < 30 or rng.random() < 0.5 else np.flatnonzero(rng.random(3) < [0.9, 0.5, 0.1])
+        ids = None if t < 30 or not lanes or rng.random() < 0.5 else np.flatnonzero(rng.random(lanes) < [0.9, 0.5, 0.1])
         if ids is not None and not len(ids):
             continue
-        steps = Batch.stack([worlds[n].step() for n in (range(3) if ids is None else ids)])
-        same(Batch(told=theirs.add(steps, ids)), Batch(told=ours.add(steps, ids)))
+        some = [worlds[n].step() for n in (range(len(worlds)) if ids is None else ids)]
+        if kind == "only last":
+            some = [in_stacks(step) for step in some]
+        step = Batch.stack(some) if lanes else some[0]
+        same(Batch(told=theirs.add(step, ids)), Batch(told=ours.add(step, ids)))
         assert len(theirs) == len(ours)
         if t % 9 == 8:
-            compare(theirs, ours, real_next="without" in kind)
-            assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
+            drawn = []
+            for buffer in (theirs, ours):
+                np.random.seed(t)  # noqa: NPY002  which Tianshou draws priorities with
+                drawn.append(buffer.sample(16))
+                if kind == "priorities":
+                    buffer.update_weight(drawn[-1][1], np.abs(np.random.default_rng(t).normal(size=16)))
+            assert np.array_equal(drawn[0][1], drawn[1][1])
+            same_steps(theirs, drawn[0][0], drawn[1][0], drawn[0][1])
             places = theirs.sample_indices(0)
+            assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
             assert np.array_equal(theirs.prev(places), ours.prev(places))
             assert np.array_equal(theirs.next(places), ours.next(places))
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_priorities(lanes: int, tmp_path: Path) -> None:
-    worlds = [Environment(20 + n) for n in range(lanes)]
-    how: dict[str, Any] = {"alpha": 0.6, "beta": 0.4}
-    path = tmp_path / "store"
-    theirs: Any = PrioritizedReplayBuffer(60, **how) if lanes == 1 else PrioritizedVectorReplayBuffer(60, lanes, **how)
-    ours: Any = (
-        DiskPrioritizedReplayBuffer(60, path=path, **how)
-        if lanes == 1
-        else DiskPrioritizedVectorReplayBuffer(60, lanes, path=path, **how)
-    )
-    for t in range(100):
-        steps = Batch.stack([world.step() for world in worlds])
-        for buffer in (theirs, ours):
-            buffer.add(steps, np.arange(lanes))
-        if t % 5 == 0:
-            found = []
-            for buffer in (theirs, ours):
-                np.random.seed(t)  # noqa: NPY002  which Tianshou draws from
-                batch, indices = buffer.sample(16)
-                buffer.update_weight(indices, np.abs(np.random.default_rng(t).normal(size=16)))
-                found.append(batch)
-            same(*found)
+            for key in ("rew", "done", "act"):
+                same(theirs.get(places[::3], key, stack_num=1), ours.get(places[::3], key))
+            same(theirs.get(places[::3], "obs", stack_num=1), ours.get(places[::3], "obs", stack_num=1))
+    if kind in ("plain", "nested"):
+        for index in (slice(None), 3, slice(5, 30), [4, 2], np.array([[1, 2], [3, 4]])):
+            same(theirs[index], ours[index])
+    same(theirs.rew[:10], ours.rew[:10])
+    ours.close()
+    again = on_disk(*size, path=tmp_path / "store", **KINDS[kind])  # which is full
+    assert np.array_equal(theirs.unfinished_index(), again.unfinished_index())
+    again.close()
 
 
 def test_a_buffer_goes_on_where_it_ended(tmp_path: Path) -> None:
     worlds = [Environment(30 + n) for n in range(2)]
-    theirs = VectorReplayBuffer(80, 2, stack_num=3)
+    theirs = VectorReplayBuffer(80, 2)
     for _turn in range(4):
-        ours = DiskVectorReplayBuffer(80, 2, path=tmp_path / "store", stack_num=3)
+        ours = DiskVectorReplayBuffer(80, 2, path=tmp_path / "store")
         if len(theirs):
             assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
             same(theirs[:], ours[:])
         for _ in range(27):
             steps = Batch.stack([world.step() for world in worlds])
             same(Batch(told=theirs.add(steps)), Batch(told=ours.add(steps)))
-        ours.save_hdf5(str(tmp_path / "saved.hdf5"), compression="gzip")
-        for copied in (pickle.loads(pickle.dumps(ours)), DiskVectorReplayBuffer.load_hdf5(str(tmp_path / "saved.hdf5"))):
-            same(ours[:], copied[:])
+        same(ours[:], pickle.loads(pickle.dumps(ours))[:])
         ours.close()
 
 
-def test_a_file_of_other_steps_is_not_loaded(tmp_path: Path) -> None:
-    theirs, file = ReplayBuffer(20), str(tmp_path / "theirs.hdf5")
-    theirs.add(Environment(1).step())
-    theirs.save_hdf5(file)
-    with pytest.raises(db.InputError, match="are loaded by these, and added with `update`"):
-        DiskReplayBuffer.load_hdf5(file)
-    ours = DiskReplayBuffer(20, path=tmp_path / "store")
-    ours.update(ReplayBuffer.load_hdf5(file))
-    same(theirs[:], ours[:])
-    ours.save_hdf5(file)
-    with pytest.raises(db.InputError, match="found DiskReplayBuffer"):
-        DiskVectorReplayBuffer.load_hdf5(file)
+def test_what_is_on_disk_says_where_it_is(tmp_path: Path) -> None:
+    world, ours = Environment(1), DiskReplayBuffer(20, path=tmp_path / "store")
+    with pytest.raises(IndexError, match="0 steps were added"):
+        ours[:]
+    ours.add(world.step())
+    where = r"read them through buffer\.stored\.buffer"
+    for attribute in ("obs", "obs_next", "act", "info", "adv"):
+        with pytest.raises(AttributeError, match=where):
+            getattr(ours, attribute)
+        with pytest.raises(AttributeError, match=where):
+            getattr(ours._meta, attribute)
+    for key in ("obs", np.arange(3)):
+        with pytest.raises(KeyError, match=where):
+            ours._meta[key]
+    with pytest.raises(KeyError, match=where):
+        ours.get(0, "adv")
+    assert ours.get(0, "adv", 7) == 7
+    with pytest.raises(IndexError, match="1 steps were added"):
+        ours[1]
+    with pytest.raises(db.InputError, match="has no longer stacks"):
+        ours.get(0, "obs", stack_num=2)
+    with pytest.raises(db.InputError, match="needs no saving"):
+        ours.save_hdf5(str(tmp_path / "saved.hdf5"))
+    for make in (DiskReplayBuffer.load_hdf5, DiskReplayBuffer.from_data):
+        with pytest.raises(db.InputError, match="added with `update`"):
+            make(str(tmp_path / "saved.hdf5"))
+    for change in (ours.set_batch, ours.dropnull):
+        with pytest.raises(db.InputError, match="nothing is changed or taken out"):
+            change()
+    assert len(ours) == 1
 
 
 def test_keys_that_are_written_later(tmp_path: Path) -> None:
@@ -238,8 +240,8 @@ def test_keys_that_are_written_later(tmp_path: Path) -> None:
 def test_an_empty_buffer_again(tmp_path: Path) -> None:
     world, theirs, ours = (
         Environment(50),
-        ReplayBuffer(40, stack_num=2),
-        DiskReplayBuffer(40, path=tmp_path / "store", stack_num=2),
+        ReplayBuffer(40),
+        DiskReplayBuffer(40, path=tmp_path / "store"),
     )
     for _turn in range(3):
         for _ in range(25):
@@ -255,7 +257,7 @@ def test_an_empty_buffer_again(tmp_path: Path) -> None:
         theirs.add(step)
         ours.add(step)
     ours.close()
-    same(theirs[:], DiskReplayBuffer(40, path=tmp_path / "store", stack_num=2)[:])
+    same(theirs[:], DiskReplayBuffer(40, path=tmp_path / "store")[:])
 
 
 def test_another_buffer_is_taken_over(tmp_path: Path) -> None:
@@ -291,11 +293,27 @@ def test_the_observation_after_an_end_is_the_real_one(tmp_path: Path) -> None:
     same(np.stack([step.obs_next for step in steps]), ours[np.arange(50)].obs_next)
 
 
+def test_stacks_begin_with_their_episode(tmp_path: Path) -> None:
+    ours = DiskReplayBuffer(20, path=tmp_path / "store", stack_num=3)
+    for t in range(6):
+        ours.add(Batch(numbered(t), terminated=t == 2))
+    found = ours[np.arange(6)]
+    assert found.obs[:, :, 0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3], [3, 3, 4], [3, 4, 5]]
+    assert found.obs_next[:, :, 0].tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [3, 3, 4], [3, 4, 5], [4, 5, 6]]
+    assert ours.get(np.array([2, 5]), "obs", stack_num=2)[:, :, 0].tolist() == [[1, 2], [4, 5]]
+    plain = DiskReplayBuffer(20, path=tmp_path / "plain")
+    plain.update(ours)
+    assert plain[:].obs.tolist() == ours.get(np.arange(6), "obs", stack_num=1).tolist()
+    with pytest.raises(db.InputError, match="takes no other buffer over"):
+        DiskVectorReplayBuffer(20, 2, path=tmp_path / "several").update(ours)
+
+
 def test_misuse_is_told(tmp_path: Path) -> None:
     world, ours = Environment(80), DiskReplayBuffer(50, path=tmp_path / "store")
     ours.add(world.step())
-    with pytest.raises(db.InputError, match="Zarr holds no objects"):
-        ours.add(Batch(world.step(), act=np.array("up", object)))
+    for buffer in (ours, DiskReplayBuffer(50, path=tmp_path / "none")):
+        with pytest.raises(db.InputError, match="action: expected"):
+            buffer.add(Batch(world.step(), act=np.array("up", object)))
     with pytest.raises(ValueError, match="following keys"):
         ours.add(Batch(obs=1, terminated=False, truncated=False))
     with pytest.raises(db.InputError, match="obs"):
@@ -422,26 +440,6 @@ def holds(buffer: Any, count: int) -> None:
 def numbered(t: int) -> Batch:
     obs = np.full(3, t, np.int64)
     return Batch(obs=obs, act=t, rew=float(t), terminated=False, truncated=False, obs_next=obs + 1, info={})
-
-
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("stack_num", [1, 4])
-def test_steps_of_collectors_are_handed_over_as_they_are(
-    n_envs: int, stack_num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"path": tmp_path / "store", "stack_num": stack_num}
-    buffer: Any = DiskReplayBuffer(100, **options) if n_envs == 1 else DiskVectorReplayBuffer(300, n_envs, **options)
-    buffer.add(numbered(0) if n_envs == 1 else Batch.stack([numbered(0)] * n_envs), None if n_envs == 1 else range(n_envs))
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(Stored, "add", refuse)
-    for t in range(1, 20):
-        buffer.add(numbered(t) if n_envs == 1 else Batch.stack([numbered(t)] * n_envs), None if n_envs == 1 else range(n_envs))
-    assert len(buffer) == 20 * n_envs
-    assert buffer.obs[19, 0] == 19
-    buffer.close()
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
@@ -579,22 +577,6 @@ def test_steps_that_others_wrote_are_drawn_by_their_priorities_too(tmp_path: Pat
         assert set(buffer.sample_indices(5_000).tolist()) == set(range(33))
 
 
-@pytest.mark.some(1)
-@pytest.mark.parametrize("given", [{}, {"ignore_obs_next": True}, {"ignore_obs_next": True, "stack_num": 4}], ids=str)
-def test_what_came_after_a_step_need_not_be_known(given: dict[str, Any], tmp_path: Path) -> None:
-    world = Environment(50)
-    theirs, ours = ReplayBuffer(60, **given), DiskReplayBuffer(60, path=tmp_path / "store", **given)
-    for count in (20, 70):
-        for _ in range(count):
-            step = world.step()
-            del step.obs_next
-            same(Batch(told=theirs.add(step)), Batch(told=ours.add(step)))
-        for _ in range(2):
-            same(theirs[np.arange(len(theirs))], ours[np.arange(len(ours))])
-            ours.close()
-            ours = DiskReplayBuffer(60, path=tmp_path / "store", **given)
-
-
 def test_rewards_are_others_for_a_while_where_agents_are_several(tmp_path: Path) -> None:
     ours = DiskVectorReplayBuffer(20, 2, path=tmp_path / "store")
     for t in range(8):
@@ -615,9 +597,9 @@ def test_other_values_than_the_store_can_hold_are_refused(tmp_path: Path) -> Non
     ours = DiskReplayBuffer(20, path=tmp_path / "store")
     step = Environment(1).step()
     ours.add(Batch(step, obs=step.obs.astype(np.int64), obs_next=step.obs_next.astype(np.float64)))  # the same numbers
-    with pytest.raises(db.InputError, match="other values"):
+    with pytest.raises(db.InputError, match="does not fit"):
         ours.add(Batch(step, obs=step.obs / 255))
-    with pytest.raises(db.InputError, match="other values"):
+    with pytest.raises(db.InputError, match="does not fit"):
         ours.add(Batch(step, act=0.5))
     assert len(ours) == 2
 
@@ -654,23 +636,6 @@ def test_priorities_of_steps_that_were_reset_are_forgotten(lanes: int, then: str
         ours.close()
         ours = make()
     assert set(ours.sample(200)[0].rew.tolist()) == {50.0, 51.0, 52.0}
-
-
-@pytest.mark.parametrize("then", ["close", "pickle"])
-def test_statistics_that_a_reset_kept_go_on(then: str, tmp_path: Path) -> None:
-    theirs, ours = ReplayBuffer(6), DiskReplayBuffer(6, path=tmp_path / "store")
-    for turn in range(3):
-        for t in range(7):  # one more than there are places for
-            last = Batch(numbered(t), terminated=turn == 2 and t == 6)
-            same(Batch(told=theirs.add(last)), Batch(told=ours.add(last)))
-            if then == "close":
-                ours.close()
-            else:
-                ours = pickle.loads(pickle.dumps(ours))
-        if turn < 2:
-            theirs.reset(keep_statistics=True)
-            ours.reset(keep_statistics=True)
-    assert ours.sample(0)[0].done.tolist() == [False] * 5 + [True]
 
 
 def test_all_steps_have_their_weights(tmp_path: Path) -> None:

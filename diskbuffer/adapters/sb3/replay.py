@@ -16,7 +16,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Column
-from diskbuffer.adapters.sb3.stored import OnDisk, Stored, shaped
+from diskbuffer.adapters.on_disk import OnDisk
+from diskbuffer.adapters.sb3.stored import Stored, shaped
 from diskbuffer.errors import InputError, NotFoundError
 from diskbuffer.plugin import Batch, integer
 

@@ -14,7 +14,8 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 from diskbuffer import Column
-from diskbuffer.adapters.sb3.stored import OnDisk, Stored, shaped
+from diskbuffer.adapters.on_disk import OnDisk
+from diskbuffer.adapters.sb3.stored import Stored, shaped
 from diskbuffer.plugin import integer, integer_or_none
 
 Array = npt.NDArray[Any]

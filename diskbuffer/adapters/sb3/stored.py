@@ -27,21 +27,6 @@ _PICTURE = 36  # pixels, the least that the library's own network for pictures t
 _READ_AHEAD = 64 * 1024  # bytes of observations in a minibatch from which threads are worth their work
 
 
-class OnDisk:
-    """An array that the library's buffer has in memory, and ours in its store: reading it is an AttributeError that says so."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, buffer: Any, owner: type) -> Any:
-        if buffer is None:
-            return self
-        raise AttributeError(
-            f"{owner.__name__} has its steps on disk, and no array {self._name!r}; read them through buffer.stored.buffer, a "
-            "diskbuffer.ReplayBuffer: at(steps), sample(n), episodes"
-        )
-
-
 class Stored(SharedStore):
     """Steps in the terms of Stable-Baselines3, in a store that is opened read-only until the first `add`.
 

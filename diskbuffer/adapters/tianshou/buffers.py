@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy.typing as npt
 from tianshou.data import PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer, ReplayBuffer, VectorReplayBuffer
 
 from diskbuffer.adapters.tianshou.backed import StoreBacked
-from diskbuffer.plugin import integer
 
 Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 
 
 class DiskReplayBuffer(StoreBacked, ReplayBuffer):
@@ -46,9 +43,6 @@ class DiskReplayBuffer(StoreBacked, ReplayBuffer):
     >>> buffer = DiskReplayBuffer(1_000_000, path="runs/pong", stack_num=4, ignore_obs_next=True)  # doctest: +SKIP
     """
 
-    def __init__(self, size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(integer("size", size), *args, **kwargs)
-
 
 class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
     """Tianshou's `VectorReplayBuffer`, with its steps in one store on disk; see `DiskReplayBuffer`.
@@ -61,11 +55,6 @@ class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
         As of `DiskReplayBuffer`.
     """
 
-    _has_rings = True
-
-    def __init__(self, total_size: int, buffer_num: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(integer("total_size", total_size), integer("buffer_num", buffer_num), *args, **kwargs)
-
 
 class _Prioritized(StoreBacked):
     """Weights, which are in memory, 16 bytes a step, and begin anew when a buffer is opened."""
@@ -74,26 +63,26 @@ class _Prioritized(StoreBacked):
 
     def _load(self) -> None:
         super()._load()
-        self._forget_what_is_gone()
-        there = np.flatnonzero(self.stored.is_there(np.arange(self.maxsize)))
-        new = there[self.weight[there] == 0]
-        if len(new):
-            self.init_weight(new)  # type: ignore[attr-defined]
+        self._weigh()
 
-    def _forget_what_is_gone(self) -> None:
-        gone = np.flatnonzero(~self.stored.is_there(np.arange(self.maxsize)))
+    def _weigh(self) -> None:
+        """Have weights of the steps that are there, and no others, or Tianshou's own code would draw these."""
+        there = self.stored.is_there(self._indices)
+        gone, new = self._indices[~there], self._indices[there & (self.weight[self._indices] == 0)]
         if len(gone):  # or Tianshou's tree would loop for ever
             self.weight[gone] = 0.0
+        if len(new):
+            self.init_weight(new)
 
     def reset(self, keep_statistics: bool = False) -> None:
         """Have no steps, and draw none of those that there were; Tianshou's own would."""
         with self.stored.lock:
             super().reset(keep_statistics)
-            self._forget_what_is_gone()
+            self._weigh()
 
-    def _noted(self, batch: Any, envs: Sequence[int]) -> tuple[Array, Array, Array, Array]:
-        told = super()._noted(batch, envs)
-        self.init_weight(told[0])  # type: ignore[attr-defined]
+    def _noted(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
+        told = super()._noted(numbers, envs)
+        self.init_weight(told[0])
         return told
 
     def __getitem__(self, index: Any) -> Any:
@@ -101,12 +90,9 @@ class _Prioritized(StoreBacked):
         with self.stored.lock:
             index = self._without_slices(index)
             batch = super().__getitem__(index)
-            batch.weight = self._weights(index)
+            weight = self.get_weight(index)
+            batch.weight = weight / np.max(weight) if self._weight_norm else weight
             return batch
-
-    def _weights(self, index: Any) -> Any:
-        weight = self.get_weight(index)  # type: ignore[attr-defined]
-        return weight / np.max(weight) if self._weight_norm else weight  # type: ignore[attr-defined]
 
 
 class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
@@ -120,9 +106,6 @@ class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
         As of `DiskReplayBuffer`.
     """
 
-    def __init__(self, size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(integer("size", size), *args, **kwargs)
-
 
 class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuffer):
     """Tianshou's `PrioritizedVectorReplayBuffer`, with its steps in one store on disk; see `DiskReplayBuffer`.
@@ -134,8 +117,3 @@ class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuf
     path, threads, segment_rows
         As of `DiskReplayBuffer`.
     """
-
-    _has_rings = True
-
-    def __init__(self, total_size: int, buffer_num: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(integer("total_size", total_size), integer("buffer_num", buffer_num), *args, **kwargs)
