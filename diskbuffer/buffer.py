@@ -543,7 +543,8 @@ class ReplayBuffer:
         """
         self._access.check_open()
         size, paths = integer_or_none("length", length), column_paths(columns)
-        ahead, apart, numpy = integer("n_step", 1 if n_step is None else n_step), truth("copy", copy), truth("numpy", numpy)
+        apart, numpy = truth("copy", copy), truth("numpy", numpy)
+        ahead = 1 if n_step is None else integer("n_step", n_step)
         refuse_alone("gamma", gamma, "n_step", n_step)
         refuse_alone("envs", envs, "ages", ages)
         if ahead == 1 and not apart:  # most ask for that, and looking at gamma takes time

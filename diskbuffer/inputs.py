@@ -83,10 +83,12 @@ def column_paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns that alone are to be read, each once; None for all."""
     if columns is None:
         return None
-    are_several = isinstance(columns, Iterable) and not isinstance(columns, str | Mapping)
-    names: list[Any] = list(columns) if are_several else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise InputError(f"columns must be a list of names, such as ['reward'], found {shown(columns)}")
+    names: Iterable[Any] = columns
+    if not isinstance(columns, (list, tuple)):
+        names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, (str, Mapping)) else [None]
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"columns must be a list of names, such as ['reward'], found {shown(columns)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -98,6 +100,8 @@ def refuse_alone(name: str, value: Any, other: str, others: Any) -> None:
 
 def truth(name: str, value: Any) -> bool:
     """Return a truth value; an InputError for anything else, which mostly was meant for another argument."""
-    if not isinstance(value, bool | np.bool_):
+    if value is True or value is False:  # most are, and are asked for at every call
+        return value
+    if not isinstance(value, np.bool_):
         raise InputError(f"{name} must be True or False, found {shown(value)}", option=name)
     return bool(value)

@@ -100,7 +100,7 @@ def download(url: str, new: str | os.PathLike[str], *, progress: bool) -> Path:
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
                 _each(lambda name: place.get(name, unfinished.place / name), wave, sizes, shown.update)
-        if _sizes(unfinished.place) != sizes or place.files() != there:
+        if _sizes(_statuses(unfinished.place)) != sizes or place.files() != there:
             raise CorruptionError(f"{url} was replaced or removed while it was copied; copy it again once its upload is complete")
         unfinished.finish()
         return unfinished.target
@@ -111,7 +111,8 @@ def upload(store: str | os.PathLike[str], url: str, *, progress: bool) -> str:
     path = local_path(store)
     _refuse_open(path)
     refuse_links(path)
-    place, before, sizes = _Place(url), _statuses(path), _sizes(path)
+    place, before = _Place(url), _statuses(path)
+    sizes = _sizes(before)
     there = place.files()
     if _GROUP in there or there.keys() - sizes.keys():
         strange = _GROUP if _GROUP in there else min(there.keys() - sizes.keys())
@@ -167,5 +168,5 @@ def _statuses(path: Path) -> dict[str, tuple[int, int, int]]:
     return {file.relative_to(path).as_posix(): (status.st_ino, status.st_size, status.st_mtime_ns) for file, status in found}
 
 
-def _sizes(path: Path) -> dict[str, int]:
-    return {name: size for name, (_, size, _) in _statuses(path).items()}
+def _sizes(statuses: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:
+    return {name: size for name, (_, size, _) in statuses.items()}

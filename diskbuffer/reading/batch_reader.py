@@ -105,6 +105,8 @@ class BatchReader(ABC):
         Read from the store; whoever writes keeps it up, others `refresh` it.
     columns : Columns
         What batches consist of.
+    identity : int or str
+        What no other store has, but copies of this one: its number, or where it is, of several writers' stores.
     refreshed : float
         When that was, in seconds of `time.monotonic`.
     """
@@ -112,6 +114,7 @@ class BatchReader(ABC):
     def __init__(self, store: Readable, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
         layout = store.layout
         self._store, self.streams, self.closed = store, layout.streams, False
+        self.identity: int | str = layout.salt or os.path.realpath(store.root)
         self.frame_stack, self._zeros = frame_stack, zeros
         self.index, self.refreshed = self._read(), time.monotonic()
         self._owned = self._tails()
@@ -171,11 +174,6 @@ class BatchReader(ABC):
     def origin(self) -> dict[str, Any]:
         """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
         return {"path": str(self._store.root), "environment": self._store.layout.environment}
-
-    @property
-    def identity(self) -> int | str:
-        """What no other store has, but copies of this one."""
-        return self._store.layout.salt or os.path.realpath(self._store.root)  # where it is, of several writers' stores
 
     def refuse_another(self, identity: int | str | None) -> None:
         """Raise an InputError where episodes are of the store with another identity."""
