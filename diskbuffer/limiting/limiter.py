@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ class Limiter:
         self._table = Table(files, asked, writer, added)
         self._address = self._table.address
         self._looked = -math.inf  # when the learner was last told to see what was added
-        self._waiting, self._waited, self._closed = 0, 0.0, False
+        self._waiting, self._waited, self._closed = set[int](), 0.0, False  # threads, and seconds
 
     # What users ask
 
@@ -91,7 +92,7 @@ class Limiter:
             "may_sample": self.may_sample,
             "since_added": self._since(_SAMPLE),
             "since_sampled": self._since(_ADD),
-            "waiting": self._waiting,
+            "waiting": len(self._waiting),
             "waited": self._waited,
         }
 
@@ -157,11 +158,12 @@ class Limiter:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        begun, self._waiting = time.monotonic(), self._waiting + 1
+        begun = time.monotonic()
+        self._waiting.add(threading.get_ident())
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._waiting.discard(threading.get_ident())
             self._waited += time.monotonic() - begun
 
     def _since(self, side: _Side) -> float | None:
