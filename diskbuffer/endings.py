@@ -4,4 +4,3 @@ from __future__ import annotations
 
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
 ENDINGS = (TERMINATED, TRUNCATED, CUT_OFF, RUNNING)
-FLAGGED = (TERMINATED, TRUNCATED)  # the environment told of these
