@@ -364,8 +364,9 @@ def finish(store: Golden, path: Path) -> None:
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                write(store, path)
+                buffer = write(store, path)
                 os.kill(os.getpid(), signal.SIGKILL)
+                del buffer  # which is open until then
             os._exit(1)
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
