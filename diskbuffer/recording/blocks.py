@@ -97,15 +97,14 @@ class Blocks:
                 pass  # others, or nested in another way
         values = self._flat(dict(zip(EVERY_STEP, step, strict=True)) | more)
         check_names(values, self._step)
-        before, after = self._observations(obs, next_obs)
+        before, after = self._observations(flatten({"obs": obs}), flatten({"next_obs": next_obs}))
         return (*[values[path] for path in self._step], *before, *after)
 
     def _flat(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Take values apart; names of no column stay, also where they have no value, to be refused."""
         return dict.fromkeys(name for name in values if name not in self._names) | flatten(values)
 
-    def _observations(self, obs: Any, next_obs: Any) -> tuple[list[Any], list[Any]]:
-        before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
+    def _observations(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         check_names(before, self._schema.obs)
         check_names(after, ["next_" + path for path in self._schema.obs])
         return [before[path] for path in self._schema.obs], [after["next_" + path] for path in self._schema.obs]
@@ -131,18 +130,18 @@ class Blocks:
             raise InputError("extend needs obs, in a store that has observations")
         step = [found[path] for path in self._step]
         if after:
-            before, following = self._observations(obs, next_obs)
+            before, following = self._observations(observed, after)
         else:
-            before, following = self._of_trajectory(obs, axes)
+            before, following = self._of_trajectory(observed, axes)
             for path in _FLAGS:
                 at = self._step.index(path)
                 step[at] = self.fit(self.slots[at], on_host(step[at]), axes)
                 _refuse_an_end_within(path, step[at])
         return (*step, *before, *following), axes
 
-    def _of_trajectory(self, obs: Any, axes: Axes) -> tuple[list[Array], list[Array]]:
+    def _of_trajectory(self, found: Mapping[str, Any], axes: Axes) -> tuple[list[Array], list[Array]]:
         """Return a trajectory's observations before and after its steps: both are views."""
-        found, longer = flatten({"obs": obs}), Axes((axes.shape[0] + 1, *axes.shape[1:]))
+        longer = Axes((axes.shape[0] + 1, *axes.shape[1:]))
         check_names(found, self._schema.obs)
         try:
             fitted = [self.fit(Slot(path, False), on_host(found[path]), longer) for path in self._schema.obs]
