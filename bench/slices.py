@@ -3,9 +3,10 @@
     python -m bench.slices --json FILE
 
 Batches of 1,024 steps in slices of 4, right after an `extend` of 1,000 steps and without, as a user gets them: the whole
-`TensorDictReplayBuffer.sample()`. Trajectories are found by ("next", "done"). Rows are 14 bytes, so that what is looked at is in
-memory. Each storage is in a process of its own, and they take turns, the smallest of ours, too, to which the larger are compared.
-The memory map and the store of 346 million steps take 6 GB of disk each; all of it takes a quarter of an hour.
+`TensorDictReplayBuffer.sample()`. TorchRL's finds trajectories by ("next", "done"), ours by the store's index. Rows are 14 bytes,
+so that what is looked at is in memory. Each storage is in a process of its own, and they take turns, the smallest of ours, too,
+to which the larger are compared. The memory map and the store of 346 million steps take 6 GB of disk each; all of it takes a
+quarter of an hour.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench.worker import Worker
 LENGTH, BATCH, SMALL_BATCH, EXTENDED = 4, 1024, 256, 1000
 PART = 100_000  # steps that are written together
 MOST = 20  # seconds of calls in a round
-THEIRS, OURS = "SliceSampler", "DiskSliceSampler"
+THEIRS, OURS = "SliceSampler", "DiskSampler(Slices(4))"
 
 
 class Setting(NamedTuple):
@@ -48,7 +49,8 @@ class Storage:
         from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
         from torchrl.data.replay_buffers.samplers import SliceSampler
 
-        from diskbuffer.adapters.torchrl import DiskSliceSampler, DiskStorage
+        import diskbuffer as db
+        from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage
 
         path = Path(tempfile.mkdtemp(dir=directory))
         make: Any = {
@@ -56,9 +58,12 @@ class Storage:
             "disk": lambda: DiskStorage(setting.size, path / "store"),
         }[of]
         storage, self._setting, self._next = make(), setting, 0
+        samplers: dict[str, Any] = {THEIRS: lambda: SliceSampler(slice_len=LENGTH)}
+        if of == "disk":
+            samplers[OURS] = lambda: DiskSampler(db.Slices(LENGTH))
         self._buffers = {
-            f"{name}, {batch}": TensorDictReplayBuffer(storage=storage, sampler=sampler(slice_len=LENGTH), batch_size=batch)
-            for name, sampler in ((THEIRS, SliceSampler), (OURS, DiskSliceSampler))
+            f"{name}, {batch}": TensorDictReplayBuffer(storage=storage, sampler=sampler(), batch_size=batch)
+            for name, sampler in samplers.items()
             for batch in (BATCH, SMALL_BATCH)
         }
         self._any = next(iter(self._buffers.values()))

@@ -25,7 +25,8 @@ from torchrl.envs.libs.gym import GymWrapper
 from torchrl.modules import EGreedyModule, QValueActor
 from torchrl.objectives import DQNLoss, SoftUpdate
 
-from diskbuffer.adapters.torchrl import DiskSliceSampler, DiskStorage
+import diskbuffer as db
+from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage
 
 gymnasium.register_envs(ale_py)
 HORIZON, FRAMES = 5, 100
@@ -90,14 +91,14 @@ def main() -> None:
     env: Any = GymWrapper(FrameStackObservation(game, 4), categorical_action_encoding=True)
     actor = QValueActor(Convolutions(env.action_spec.n), spec=env.action_spec, in_keys=["observation"])
     explore = EGreedyModule(spec=env.action_spec, annealing_num_steps=options.steps)
-    storage = DiskStorage(options.capacity, options.store)
+    storage = DiskStorage(options.capacity, options.store, frame_stack=4)
     if options.algorithm == "dqn":
         buffer = TensorDictReplayBuffer(storage=storage, batch_size=32)
         loss_module: Any = DQNLoss(actor, action_space=env.action_spec, delay_value=True)
         loss_module.make_value_estimator(gamma=0.99)
         update: Any = SoftUpdate(loss_module, eps=0.995)
     else:
-        sampler = DiskSliceSampler(slice_len=HORIZON)
+        sampler = DiskSampler(db.Slices(HORIZON))
         buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=32 * HORIZON)
         loss_module, update = WorldModel(env.action_spec.n), None
     checkpoint = options.store.with_name(options.store.name + "-model.pt")

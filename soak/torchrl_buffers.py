@@ -14,7 +14,6 @@ from torchrl.data import (
     LazyTensorStorage,
     PrioritizedSampler,
     ReplayBuffer,
-    TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
 from torchrl.data.replay_buffers.samplers import (
@@ -24,7 +23,7 @@ from torchrl.data.replay_buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 
-from diskbuffer.adapters.torchrl import DiskSliceSampler, DiskStorage
+from diskbuffer.adapters.torchrl import DiskStorage
 from soak.random_values import Values, make_calls, random_shape, same_bits
 from soak.specimens import copy_while_open
 
@@ -33,8 +32,8 @@ _KEYS: tuple[Any, ...] = (
     *(("agents", "one"), ("agents", "two", "value"), ("collector", "traj_ids"), ("next_", "next")),
 )
 _DONE = ("next", "done")
-_CALLS = ("extend", "add", "sample", "index", "all", "set", "reopen", "pickle", "empty", "dump")
-_WEIGHTS = np.array([6, 3, 8, 3, 2, 1, 1.5, 0.7, 0.4, 0.5])
+_CALLS = ("extend", "add", "sample", "index", "all", "reopen", "pickle", "empty", "dump")
+_WEIGHTS = np.array([6, 3, 8, 3, 2, 1.5, 0.7, 0.4, 0.5])
 
 
 class World:
@@ -131,34 +130,32 @@ class Both:
     """
 
     def __init__(self, path: Path, rng: np.random.Generator) -> None:
-        self._rng, self._path, self._dumps, self._in_order = rng, path, 0, True
+        self._rng, self._path, self._dumps = rng, path, 0
         self._opened, self._name = list[DiskStorage](), "store"
         self.lanes = int(rng.choice([2, 3, 4, 64], p=[0.4, 0.3, 0.2, 0.1])) if rng.random() < 0.3 else 0
-        ranked = not self.lanes and rng.random() < 0.1
-        self._stack = int(rng.choice([1, 1, 2, 4])) if not ranked else 1
+        self._stack = int(rng.choice([1, 1, 2, 4]))
         flags = [name for name in ("done", "terminated", "truncated") if name == "done" or rng.random() < 0.7]
         chosen = rng.choice(len(_KEYS), int(rng.integers(1, 7)), replace=False)
         entries = {_KEYS[n]: (Values(rng, random_shape(rng)), bool(rng.random() < 0.6)) for n in chosen}
         if self._stack > 1:
             entries["picture"] = (Values(rng, (12, 11), "uint8", few=False), True)
             entries = {k: v for k, v in entries.items() if k == "picture" or not (v[1] and len(v[0].shape) >= 2)}
-        slices = DiskSliceSampler if rng.random() < 0.6 else SliceSampler
         self._worlds = [World(rng, entries, self._stack, flags) for _ in range(max(self.lanes, 1))]
         size = int(rng.integers(3, 120))
         self._size = size if not self.lanes else -(-size // self.lanes) * self.lanes
         self._segment = int(rng.choice([8, 16, 64]))
-        self._kind = "plain" if not (self.lanes or ranked) and rng.random() < 0.2 else "tensordict"
-        self._ranked, self._batch_size = ranked, int(rng.integers(1, 9)) * 4
+        self._kind = "plain" if not self.lanes and rng.random() < 0.2 else "tensordict"
+        self._batch_size = int(rng.integers(1, 9)) * 4
         self._make = self._choose_sampler()
         self._how: dict[str, Any] = {"ndim": 2} if self.lanes else {}
-        self.theirs = self._buffer(LazyTensorStorage(self._size, **self._how), self._make(SliceSampler))
-        self.ours = self._buffer(self._storage(), self._make(slices))
+        self.theirs = self._buffer(LazyTensorStorage(self._size, **self._how), self._make())
+        self.ours = self._buffer(self._storage(), self._make())
 
     def __repr__(self) -> str:
         return f"{self.ours.storage}, {self._kind}, {type(self.ours.sampler).__name__}, {self._stack=}, {self.lanes=}"
 
-    def _choose_sampler(self) -> Callable[[Any], Any]:
-        """Return what makes a sampler, by the class of slices."""
+    def _choose_sampler(self) -> Callable[[], Any]:
+        """Return what makes a sampler."""
         rng, strict = self._rng, bool(self._rng.random() < 0.3)
         keys: list[dict[str, Any]] = [{}, {"end_key": _DONE}, {"traj_key": "episode"}, {"end_keys": [_DONE, "no"]}]
         spans: list[Any] = [False, True, 1, (0, 1)]
@@ -167,26 +164,26 @@ class Both:
         span = spans[int(rng.integers(4))]
         pads = not strict and span is False and rng.random() < 0.5
         more: dict[str, Any] = {"cache_values": bool(rng.random() < 0.3), "span": span, "pad_output": bool(pads)}
-        made: list[Callable[[Any], Any]] = [lambda _: RandomSampler()]
-        if self._kind == "tensordict" and not self._ranked:
-            made += [lambda cls: cls(**slices, **more)] * 3
+        made: list[Callable[[], Any]] = [lambda: RandomSampler()]
+        if self._kind == "tensordict":
+            made += [lambda: SliceSampler(**slices, **more)] * 3
             if not self.lanes:
-                made += [lambda _: SliceSamplerWithoutReplacement(**slices)]
+                made += [lambda: SliceSamplerWithoutReplacement(**slices)]
         if not self.lanes:
             drop_last = bool(self._rng.random() < 0.5)
-            made += [lambda _: SamplerWithoutReplacement(drop_last=drop_last)]
+            made += [lambda: SamplerWithoutReplacement(drop_last=drop_last)]
             if _has_priorities():
-                made += [lambda _: PrioritizedSampler(self._size, 0.7, 0.9)]
+                made += [lambda: PrioritizedSampler(self._size, 0.7, 0.9)]
         return made[int(self._rng.integers(len(made)))]
 
     def _storage(self, name: str | None = None) -> DiskStorage:
-        return DiskStorage(self._size, self._path / (name or self._name), segment_rows=self._segment, **self._how)
+        how = self._how | {"segment_rows": self._segment, "frame_stack": self._stack}
+        return DiskStorage(self._size, self._path / (name or self._name), **how)
 
     def _buffer(self, storage: Any, sampler: Any) -> Any:
         make = TensorDictReplayBuffer if self._kind == "tensordict" else ReplayBuffer
-        how: dict[str, Any] = {"writer": TensorDictMaxValueWriter(rank_key=("next", "reward"))} if self._ranked else {}
         generator = torch.Generator().manual_seed(7)
-        return make(storage=storage, sampler=sampler, batch_size=self._batch_size, generator=generator, **how)
+        return make(storage=storage, sampler=sampler, batch_size=self._batch_size, generator=generator)
 
     def _steps(self, n: int) -> Any:
         """Return steps of all environments, as `extend` takes them."""
@@ -218,7 +215,7 @@ class Both:
 
     def add(self) -> None:
         """Add a step to both."""
-        if self.lanes or self._ranked:
+        if self.lanes:
             return
         step = self._worlds[0].step()
         indices = [buffer.add(step.clone()) for buffer in (self.theirs, self.ours)]
@@ -235,8 +232,8 @@ class Both:
                     found.append(buffer.sample())
                 except (RuntimeError, ValueError, IndexError) as error:  # such as that there is no slice of that length
                     failed.append(f"{type(error).__name__}")
-            assert len(failed) in (0, 2) or failed == ["IndexError"], f"one raised, the other not: {failed}"
-            if failed:  # its own draws no slice of a single step, with an IndexError; ours does
+            assert len(failed) in (0, 2), f"one raised, the other not: {failed}"
+            if failed:
                 self._seed_again()
                 return
             _same(found[0], found[1], f"a batch of {self._batch_size}")
@@ -267,26 +264,10 @@ class Both:
         if not self.empty_now:
             _same(self.theirs[:], self._read(self.ours[:]), "all")
 
-    def set(self) -> None:
-        """Put other steps in some places of both."""
-        if self.empty_now or self.lanes or self._stack > 1:
-            return
-        n = len(self.theirs)
-        for _ in range(int(self._rng.integers(1, 5))):
-            places = torch.from_numpy(self._rng.permutation(n)[: int(self._rng.integers(1, min(n, 6) + 1))])
-            if self._rng.random() < 0.4:  # the newest once more, as the latest steps of an episode are
-                places = torch.tensor([self.ours.storage.stored.places.newest])
-            steps = self._steps(len(places))
-            if self._kind == "tensordict" and not self._ranked:
-                steps.set("index", places)
-            self._in_order = False
-            self.theirs[places] = steps.clone()
-            self.ours[places] = steps.clone()
-
     def reopen(self) -> None:
-        """Close ours, or kill its process, and open it again; its sampler and, where it ranks, its writer are as they were."""
+        """Close ours, or kill its process, and open it again; its sampler is as it was."""
         sampler = self.ours.sampler
-        if self._ranked or self.empty_now or (isinstance(sampler, SliceSampler) and not self._in_order):
+        if self.empty_now:
             return
         getattr(sampler, "_cache", {}).clear()  # of another storage
         if self.ours.storage.stored.writes and self._rng.random() < 0.5:  # a kill
@@ -295,8 +276,7 @@ class Both:
         self.close()
         self.ours = self._buffer(self._storage(), sampler)
         cursors = [buffer.writer._cursor for buffer in (self.theirs, self.ours)]
-        assert cursors[0] == cursors[1] or not self._in_order, f"the writers are at {cursors}"
-        self.theirs.writer._cursor = cursors[1]  # behind the step that was written last, wherever that was
+        assert cursors[0] == cursors[1], f"the writers are at {cursors}"
         self._seed_again()
 
     def pickle(self) -> None:
@@ -310,16 +290,15 @@ class Both:
         if not self.empty_now:
             self.theirs.empty()
             self.ours.empty()
-            self._in_order = True
             self._seed_again()
 
     def dump(self) -> None:
         """Save ours, and load it in another place, from where it goes on."""
-        if self.empty_now or self._ranked:
+        if self.empty_now:
             return
         self._dumps += 1
         self.ours.dumps(self._path / "dumps")
-        other = self._buffer(self._storage(f"store-{self._dumps}"), self._make(type(self.ours.sampler)))
+        other = self._buffer(self._storage(f"store-{self._dumps}"), self._make())
         other.loads(self._path / "dumps")
         _same(self.theirs[:], self._read(other[:]), "what was loaded")
         cursors = [buffer.writer._cursor for buffer in (self.theirs, other)]

@@ -11,12 +11,14 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer import Column
-from diskbuffer.errors import StackError
 from diskbuffer.plugin import interleave
 
 Array = npt.NDArray[Any]
-_LIKELY = (2, 4, 5, 6, 7, 8)  # frames of a stack, where the first step looks like one frame several times; not 3: that is RGB
-_SMALLEST = 8  # pixels
+_PICTURE = 36  # pixels, the least that Stable-Baselines3's own network for pictures takes
+STORED_WHOLE = (
+    "observations of shape {shape} look like pictures that are stacked, and each is stored whole; give frame_stack= how many "
+    "frames one has, such as 4, to store each frame once"
+)
 
 
 @dataclass(frozen=True)
@@ -101,53 +103,14 @@ def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return found
 
 
-def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs: Array, stack: int | None) -> Frames:
-    """Find out whether observations are stacks of frames along their first axis, by a first step, or take the word of `stack`.
-
-    They are where the second is the first moved on by one frame: that only stacks do, but pictures that do not change. Of these,
-    one frame several times is taken for a stack. Only of pictures, as nothing else is worth it; and only where there is something
-    to be seen, for empty boards and black screens roll, too, whatever they are.
-    """
-    whole = Frames(shape, dtype)
-    if stack == 1 or len(shape) < (2 if stack else 3) or (len(obs) == 0 and stack is None):
-        return whole
-    moved = not _equal(obs, next_obs)
-    for count in [stack] if stack else range(shape[0], 1, -1):  # of single-channel frames first
-        if shape[0] % count:
-            continue
-        found = Frames(shape, dtype, count)
-        stacks, following = found.split(obs), found.split(next_obs)
-        if not _equal(following[:, :-1], stacks[:, 1:]) or not (stack or _begins(stacks)):
-            continue
-        if stack or (_is_picture(stacks[:, -1]) and (moved or (count == shape[0] and count in _LIKELY))):
-            return found
-    if stack:
-        raise StackError(
-            f"observations of shape {shape} are not rolling stacks of {stack} frames, along their first axis; leave frame_stack= "
-            "out to have them recognised, or give 1 to store them as they are"
-        )
-    return whole
+def look_stacked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Tell whether observations look like pictures of more than one frame."""
+    return dtype == np.uint8 and len(shape) == 3 and sorted(shape)[0] not in (1, 3) and sorted(shape)[1] >= _PICTURE
 
 
-def _equal(one: Array, other: Array) -> bool:
-    """Tell whether arrays hold the same numbers, NaN being NaN, as the recorder does when it looks for what it has already."""
-    if one.dtype.kind == "c":
-        one, other = (np.ascontiguousarray(array).view(array.real.dtype) for array in (one, other))
-    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-
-
-def _is_picture(frames: Array) -> bool:
-    """Tell whether frames, (n, ...), are pictures on which something can be seen; their channels are first, if they have any."""
-    pixels = frames if frames.ndim == 3 else np.moveaxis(frames, 1, -1)
-    if min(pixels.shape[1:3]) < _SMALLEST:
-        return False
-    return not any(_equal(pixels, np.broadcast_to(line, pixels.shape)) for line in (pixels[:, :1], pixels[:, :, :1]))
-
-
-def _begins(stacks: Array) -> bool:
-    """Tell whether stacks, (n, stack, ...), begin an episode: each is one frame, and copies of it or zeros."""
-    older = stacks[:, :-1]
-    return not older.any() or _equal(older, stacks[:, 1:])
+def do_roll(stacks: Array, following: Array) -> bool:
+    """Tell whether stacks, (n, stack, ...), are followed by what they are moved on by a frame."""
+    return np.array_equal(following[:, :-1], stacks[:, 1:], equal_nan=stacks.dtype.kind in "fc")
 
 
 def padding(stacks: Array) -> str:

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 from diskbuffer import Column, ReplayBuffer
-from diskbuffer.adapters.frame_stacks import Frames, padding
+from diskbuffer.adapters.frame_stacks import STORED_WHOLE, Frames, look_stacked, padding
 from diskbuffer.adapters.sb3.advice import advising
 from diskbuffer.errors import InputError, SchemaError, StackError
 from diskbuffer.plugin import Batch, SharedStore, describe_spaces, escape_key, integer, is_store
@@ -23,7 +23,6 @@ Array = npt.NDArray[Any]
 Part = str | None  # the name of a part of dict observations; None where an observation is one array
 Obs = Array | dict[Part, Array]
 Tensors = torch.Tensor | dict[str, torch.Tensor]
-_PICTURE = 36  # pixels, the least that the library's own network for pictures takes
 _READ_AHEAD = 64 * 1024  # bytes of observations in a minibatch from which threads are worth their work
 
 
@@ -222,12 +221,8 @@ def _stacked(name: Part, shape: tuple[int, ...], dtype: np.dtype[Any], stack: in
     There `VecFrameStack` and `FrameStackObservation` put frames, where pictures are wider and higher than stacks have channels.
     """
     if stack == 1:
-        if dtype == np.uint8 and len(shape) == 3 and sorted(shape)[0] not in (1, 3) and sorted(shape)[1] >= _PICTURE:
-            warnings.warn(
-                f"observations of shape {shape} look like pictures that are stacked, and each is stored whole; give frame_stack= "
-                "how many frames one has, such as 4, to store each frame once",
-                stacklevel=5,
-            )
+        if look_stacked(shape, dtype):
+            warnings.warn(STORED_WHOLE.format(shape=shape), stacklevel=5)
         return Frames(shape, dtype)
     sizes = {last: size for last, size in ((False, shape[0]), (True, shape[-1])) if size % stack == 0}
     if not sizes:

@@ -1,6 +1,6 @@
-"""For TorchRL: a storage on disk, and samplers that know its episodes."""
+"""For TorchRL: a storage on disk, and diskbuffer's samplers over it."""
 
-from diskbuffer.adapters.torchrl.samplers import DiskSampler, DiskSliceSampler
+from diskbuffer.adapters.torchrl.samplers import DiskSampler
 from diskbuffer.adapters.torchrl.storage import DiskStorage
 
-__all__ = ["DiskSampler", "DiskSliceSampler", "DiskStorage"]
+__all__ = ["DiskSampler", "DiskStorage"]

@@ -7,11 +7,11 @@ from typing import Any
 
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree
+from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, take_back
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.plugin import local_path
 
-_STORE, _NEW, _OLD = "store", "store.new", "store.old"  # the snapshot, the next one, and the last one until that is in its place
+_STORE, _NEW = "store", "store.new"  # the snapshot, and the next one until it is whole
 
 
 class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
@@ -35,14 +35,14 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         new = directory / _NEW
         remove_tree(new)
         storage.stored.opened.copies.snapshot(new)
-        if not storage.stored.writes:  # another process does
-            storage.point_writers_behind(new)
-        put_in_place(new, directory / _STORE, directory / _OLD)
+        put_in_place(new, directory / _STORE)
 
     def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
-        """Copy a snapshot, in place of what the storage holds; a NotAStoreError where there is none."""
-        directory = local_path(path)
-        there = next((directory / name for name in (_STORE, _OLD) if (directory / name).is_dir()), None)
-        if there is None:
-            raise NotAStoreError(f"there is no snapshot of a DiskStorage at {directory}; give the path that was given to dumps")
-        storage.restore(there)
+        """Hold what a snapshot holds, in place of what the storage held; a NotAStoreError where there is none."""
+        snapshot = local_path(path) / _STORE
+        take_back(snapshot)
+        if not snapshot.is_dir():
+            raise NotAStoreError(
+                f"there is no snapshot of a DiskStorage at {snapshot.parent}; give the path that dumps was given"
+            )
+        storage.restore(snapshot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -11,19 +12,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import TensorDictBase, is_leaf_nontensor, is_non_tensor, unravel_key
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, unravel_key
 
 from diskbuffer import Column
 from diskbuffer.adapters import column_names
-from diskbuffer.adapters.frame_stacks import Frames, padding, recognise
+from diskbuffer.adapters.frame_stacks import STORED_WHOLE, Frames, do_roll, look_stacked, padding
 from diskbuffer.adapters.place_column import OURS, SLOT
-from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.plugin import Batch, escape_key, unescape_key
+from diskbuffer.errors import InputError, SchemaError, StackError
+from diskbuffer.plugin import Batch, escape_key, put_argument, unescape_key
 
 Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
 Key = tuple[str, ...]
 
 NEXT = "next"
+_INDEX = ("index",)
 NOTHING = "obs"  # the observation of what has none
 _REWARD = (NEXT, "reward")
 
@@ -113,34 +116,27 @@ class Entries:
     stack: int = 1
 
     @classmethod
-    def of(cls, data: Any, ndim: int, frame_stack: int | None) -> Entries:
-        """Find them in steps, (n, ...), of which the first begins an episode."""
+    def of(cls, data: Any, ndim: int, stack: int) -> Entries:
+        """Find them in steps, (n, ...); an InputError or a StackError where the pictures among them are no such stacks."""
         found = dict(leaves(data))
-        lanes = tuple(next(iter(found.values())).shape[1:ndim])
         entries = []
         for key, values in found.items():
             if key[:1] == (NEXT,) and key[1:] in found and _alike(found[key[1:]], values):
                 continue
-            shape, after = tuple(values.shape[ndim:]), found.get((NEXT, *key))
-            frames, paired = Frames(shape, _dtype(key, values)), False
-            if isinstance(after, torch.Tensor) and _alike(values, after):
-                paired = True
-                if len(shape) >= 2:
-                    before, following = (array[:1].cpu().reshape(-1, *shape).numpy() for array in (values, after))
-                    frames = recognise(shape, frames.dtype, before, following, frame_stack)
-            entries.append(Entry(key, paired, frames))
-        pictures = [entry.frames for entry in entries if entry.is_picture]
-        stacks = {frames.stack for frames in pictures}
-        told_by_columns = all(frames == _told_by(frames.column, max(stacks)) for frames in pictures)
-        if not told_by_columns:  # which is all that `stored` has
-            entries, stacks = [replace(e, frames=Frames(e.frames.shape, e.frames.dtype)) for e in entries], {1}
-        if frame_stack and max(stacks, default=1) != frame_stack:
-            raise InputError(
-                f"frame_stack={frame_stack} is of pictures with two axes or more, in stacks along their first axis, the same for "
-                f"all, and there are {[(entry.key, entry.frames.shape) for entry in entries]}. Leave it out, or give 1, to store "
-                "them whole"
-            )
-        return cls(tuple(entries), lanes, max(stacks, default=1))
+            paired = (NEXT, *key) in found and _alike(values, found[NEXT, *key])
+            entries.append(Entry(key, paired, Frames(tuple(values.shape[ndim:]), _dtype(key, values))))
+        shapes = {entry.key: entry.frames.shape for entry in entries if entry.is_picture}
+        if stack > 1:
+            entries = [_stacked(entry, found, stack) if entry.is_picture else entry for entry in entries]
+            if not shapes or any(entry.frames != _told_by(entry.frames.column, stack) for entry in entries if entry.is_picture):
+                raise InputError(
+                    f"frame_stack={stack} is of pictures, in stacks along their first axis, the same for all, and there are "
+                    f"{shapes or 'none'}. Leave it out to store them whole"
+                )
+        for shape in {entry.frames.shape for entry in entries if look_stacked(entry.frames.shape, entry.frames.dtype)}:
+            if stack == 1:
+                warnings.warn(STORED_WHOLE.format(shape=shape), stacklevel=5)
+        return cls(tuple(entries), tuple(next(iter(found.values())).shape[1:ndim]), stack)
 
     @classmethod
     def stored(cls, columns: Mapping[str, Column], lanes: tuple[int, ...], stack: int) -> Entries:
@@ -155,15 +151,6 @@ class Entries:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
-
-    def find(self, key: Key) -> tuple[Entry, str] | None:
-        """Return what holds an entry, and whether as "obs" or as "next_obs", as `nested` has it."""
-        for entry in self.entries:
-            if entry.key == key:
-                return entry, "obs"
-            if entry.paired and (NEXT, *entry.key) == key:
-                return entry, "next_obs"
-        return None
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -181,61 +168,60 @@ class Entries:
                 return padding(entry.frames.split(first))
         return "first"
 
-    def rows(self, data: Any, n: int) -> dict[str, Any]:
-        """Return what `ReplayBuffer.extend` is given, with an axis of lanes, (n, lanes, ...), behind that of steps."""
-        found, n_lanes = dict(leaves(data)), math.prod(self.lanes)
-        missing = [e.key for e in self.entries if e.key not in found or (e.paired and (NEXT, *e.key) not in found)]
-        known = {e.key for e in self.entries} | {(NEXT, *e.key) for e in self.entries if e.paired}
-        if missing or found.keys() - known:
-            new = sorted(found.keys() - known) or "none"
-            raise InputError(
-                f"a storage holds the same entries of every step; missing are {missing or 'none'}, and new are {new}"
-            )
-
-        def array(key: Key, frames: Frames) -> Array:
-            values = found[key]
-            feature = tuple(values.shape[len(values.shape) - len(frames.shape) :])
-            if (
-                _dtype(key, values) != frames.dtype
-                or feature != frames.shape
-                or values.numel() != n * n_lanes * math.prod(feature)
-            ):
-                lanes = "" if not self.lanes else f", of {' x '.join(map(str, self.lanes))} environments as in the first step"
-                raise InputError(
-                    f"{key}: expected {frames.dtype} of shape {(n, *self.lanes, *frames.shape)}{lanes}, found "
-                    f"{tuple(values.shape)} of {_dtype(key, values)}"
-                )
-            return values.detach().cpu().reshape(n * n_lanes, *frames.shape).numpy()
-
-        def apart(values: Array) -> Array:
-            return values.reshape(n, n_lanes, *values.shape[1:])
-
-        rows: dict[str, Any] = {"reward": np.zeros((n, n_lanes), np.bool_), "obs": {}, "next_obs": {}}
+    @cached_property
+    def _expected(self) -> dict[Key, tuple[tuple[int, ...], torch.dtype]]:
+        """The shape and dtype of each entry of a step, those below "next", too."""
+        found: dict[Key, tuple[tuple[int, ...], torch.dtype]] = {}
         for entry in self.entries:
-            if entry.paired:
-                put(rows["obs"], entry.key, apart(entry.frames.split(array(entry.key, entry.frames))))
-                put(rows["next_obs"], entry.key, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
-            else:
-                rows[entry.path] = apart(array(entry.key, entry.frames))
-        if not rows["obs"]:
-            rows["obs"] = rows["next_obs"] = np.zeros((n, n_lanes), np.bool_)
-        return rows | self._flags(found, n, n_lanes)
+            like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
+            found |= dict.fromkeys((entry.key, (NEXT, *entry.key))[: 1 + entry.paired], (entry.frames.shape, like))
+        return found
 
-    @staticmethod
-    def _flags(found: Mapping[Key, torch.Tensor], n: int, n_lanes: int) -> dict[str, Array]:
-        flags: dict[str, Array] = {}
-        for name in ("terminated", "truncated", "done"):
-            values = found.get((NEXT, name))
-            flat = np.zeros((n, n_lanes, 1), np.bool_)
-            if isinstance(values, torch.Tensor):
-                flat = values.cpu().numpy().reshape(n, n_lanes, -1)
-            flags[name] = np.asarray(flat.any(axis=2))
-        done = flags.pop("done")
-        if (NEXT, "terminated") not in found:
-            flags["terminated"] = done & ~flags["truncated"]
-        elif (NEXT, "truncated") not in found:
-            flags["truncated"] = done & ~flags["terminated"]
-        return flags
+    def rows(self, data: Any, places: Int64) -> dict[str, Any]:
+        """Return what `ReplayBuffer.extend` is given for the steps of places, (n,): tensors' own memory where it can be.
+
+        An InputError where they have other entries than the first steps had.
+        """
+        found, expected = dict(leaves(data)), self._expected
+        if _INDEX not in expected:
+            found.pop(_INDEX, None)  # which TorchRL's writers add
+        elif _INDEX not in found:
+            found[_INDEX] = torch.from_numpy(places).reshape(-1, *(1,) * (data.ndim - 1)).expand(data.shape)
+        if found.keys() != expected.keys():
+            missing, new = expected.keys() - found.keys(), sorted(found.keys() - expected.keys())
+            raise InputError(
+                f"a storage holds the same entries of every step; missing are {sorted(missing) or 'none'}, and new are "
+                f"{new or 'none'}"
+            )
+        n_lanes = math.prod(self.lanes)
+        axes = (len(places),) if n_lanes == 1 else (len(places), n_lanes)
+        arrays = {key: self._array(key, value, axes, *expected[key]) for key, value in found.items()}
+        rows: dict[str, Any] = {}
+        for entry in self.entries:
+            for key, name in ((entry.key, entry.path), ((NEXT, *entry.key), "next_" + entry.path))[: 1 + entry.paired]:
+                values = arrays[key]
+                if entry.frames.stack > 1:
+                    stacks = entry.frames.split(values.reshape(-1, *entry.frames.shape))
+                    values = stacks.reshape(*axes, *stacks.shape[1:])
+                put_argument(rows, name, values)
+        nothing = np.zeros(axes, np.bool_)
+        rows = {"reward": nothing} | rows | _flags(arrays, axes)
+        if "obs" not in rows:
+            rows["obs"] = rows["next_obs"] = nothing
+        return rows
+
+    def _array(self, key: Key, values: torch.Tensor, axes: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+        """Return the values of an entry, (*axes, ...)."""
+        feature = tuple(values.shape[values.ndim - len(shape) :])
+        if values.dtype != dtype or feature != shape or values.numel() != math.prod(axes) * math.prod(shape):
+            lanes = f", of {' x '.join(map(str, self.lanes))} environments as in the first step" if self.lanes else ""
+            raise InputError(
+                f"{key}: expected {dtype} of shape {(axes[0], *self.lanes, *shape)}{lanes}, found {tuple(values.shape)} of "
+                f"{values.dtype}"
+            )
+        if values.requires_grad or not values.is_cpu or values.is_neg() or values.is_conj():
+            values = values.detach().cpu().resolve_neg().resolve_conj()
+        return values.numpy().reshape(*axes, *shape)
 
     def nested(self, values: Callable[[Entry, str], Any]) -> dict[str, Any]:
         """Put ``values(entry, "obs" or "next_obs")`` where a tensordict has them; dicts are what is nested."""
@@ -246,15 +232,17 @@ class Entries:
                 put(tree, (NEXT, *entry.key), values(entry, "next_obs"))
         return tree
 
-    @cached_property
-    def paths(self) -> tuple[str, ...]:
-        """The columns."""
-        return tuple(entry.path for entry in self.entries)
 
-    @cached_property
-    def numbers(self) -> tuple[str, ...]:
-        """Those of a number, or a flag, a step."""
-        return tuple(entry.path for entry in self.entries if entry.is_number)
+def _stacked(entry: Entry, found: Mapping[Key, torch.Tensor], stack: int) -> Entry:
+    """Return an entry of stacks; a StackError where the first of them is not followed by what it is moved on by a frame."""
+    shape = entry.frames.shape
+    if shape[0] % stack:
+        return entry
+    frames = Frames(shape, entry.frames.dtype, stack)
+    first, after = (frames.split(found[key][:1].cpu().reshape(-1, *shape).numpy()) for key in (entry.key, (NEXT, *entry.key)))
+    if not do_roll(first, after):
+        raise StackError(f"{entry.key}: of shape {shape}, these are not rolling stacks of {stack} frames; leave frame_stack= out")
+    return replace(entry, frames=frames)
 
 
 def _told_by(column: Column, stack: int) -> Frames:
@@ -272,16 +260,20 @@ def as_tuple(key: Any) -> Key:
     return flat if isinstance(flat, tuple) else (flat,)
 
 
-def leaves(data: TensorDictBase) -> Iterator[tuple[Key, torch.Tensor]]:
+def leaves(data: TensorDictBase, above: Key = ()) -> Iterator[tuple[Key, torch.Tensor]]:
     """Yield the entries of a tensordict; an InputError where one is no tensor."""
-    for key, value in data.items(True, True, is_leaf=is_leaf_nontensor):
-        if not isinstance(value, torch.Tensor):
+    for name, value in data.items():
+        key = (*above, name)
+        if isinstance(value, torch.Tensor):
+            yield key, value
+        elif is_tensor_collection(value) and not is_non_tensor(value):
+            yield from leaves(value, key)
+        else:
             kind = type(value.data if is_non_tensor(value) else value).__name__
             raise InputError(
                 f"expected tensors, found a {kind} at {key!r}; leave it out, as by steps.exclude(...), or make a tensor of it, "
                 "such as a number for each of a few strings"
             )
-        yield as_tuple(key), value
 
 
 def as_tensordict(data: Any) -> TensorDictBase:
@@ -301,6 +293,16 @@ def put(tree: dict[str, Any], key: Key, value: Any) -> None:
     for part in key[:-1]:
         tree = tree.setdefault(part, {})
     tree[key[-1]] = value
+
+
+def _flags(arrays: Mapping[Key, Array], axes: tuple[int, ...]) -> dict[str, Array]:
+    """Return what ended in which way: an entry may have several flags a step, and "done" alone may tell."""
+    names, nothing = ("terminated", "truncated", "done"), np.zeros(axes, np.bool_)
+    flags = {name: np.asarray(arrays[NEXT, name].reshape(*axes, -1).any(axis=-1)) for name in names if (NEXT, name) in arrays}
+    done = flags.pop("done", nothing)
+    flags.setdefault("terminated", done & ~flags.get("truncated", nothing))
+    flags.setdefault("truncated", done & ~flags["terminated"])
+    return flags
 
 
 def _alike(one: Any, other: torch.Tensor) -> bool:

@@ -1,78 +1,22 @@
-"""Samplers for TorchRL's buffers that look at new steps, or ask the store's index, where TorchRL's scan the storage."""
+"""diskbuffer's samplers, which ask the store's index, for TorchRL's buffers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
-from torchrl.data.replay_buffers.samplers import SliceSampler
 
 from diskbuffer import Sampler
-from diskbuffer.adapters.torchrl.columns import uncompiled
-from diskbuffer.adapters.torchrl.entries import as_tuple
 from diskbuffer.adapters.torchrl.storage import DiskStorage
-from diskbuffer.adapters.torchrl.trajectories import Source
+from diskbuffer.adapters.torchrl.stored import uncompiled
 from diskbuffer.errors import EmptyBufferError, InputError
 
 _TRIES = 100
 _SAVED = "sampler.pt"
-
-
-class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
-    """TorchRL's `SliceSampler`, with all its arguments but `fragmented`, in a time that does not grow with the storage.
-
-    Trajectories are found by the same entries, and the slices are the same for the same generator. TorchRL's own looks at all
-    steps of the storage for every batch after something was added, and at all trajectories for every batch; this one looks at the
-    steps that are new, and keeps 8 bytes a trajectory, 16 of one that is too short. Where places were not written to in a ring,
-    it is TorchRL's own.
-    """
-
-    def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Draw slices of trajectories."""
-        steps = batch_size * (self._batch_size_multiplier or 1)
-        length, n = self._adjusted_batch_size(steps)
-        found, *longer = self._find(storage, length)
-        if not found:
-            drawn: tuple[Any, dict[Any, Any]] = super().sample(storage, batch_size)
-            return drawn
-        which = torch.randint(len(found), (n,), generator=self._rng)
-        lanes, starts, stops, lengths = found.at(which.numpy())
-        axes = np.unravel_index(lanes, storage._total_shape[1:]) if storage.ndim > 1 else ()
-        lengths = torch.from_numpy(lengths)
-        padded = None
-        if longer and len(longer[0]) < len(found):  # as TorchRL does where some are shorter
-            padded, length = length if self.pad_output else None, lengths.clamp_max(length)
-        result: tuple[Any, dict[Any, Any]] = self._get_index(
-            lengths=lengths,
-            start_idx=torch.from_numpy(np.stack([starts, *axes], axis=1)),
-            stop_idx=torch.from_numpy(np.stack([stops, *axes], axis=1)),
-            num_slices=n,
-            seq_length=length,
-            storage_length=storage.shape[0],
-            traj_idx=torch.arange(n),
-            target_seq_length=padded,
-            storage=storage,
-        )
-        return result
-
-    def _find(self, storage: Any, length: int) -> Sequence[Any]:
-        """Return the trajectories to draw from, and where these may be shorter, those that are long enough, too.
-
-        The first are none where TorchRL has to look for them.
-        """
-        none: Sequence[Any] = ((),)
-        if not isinstance(storage, DiskStorage) or self._gpu_device is not None or "static-stop-and-length" in self._cache:
-            return none
-        if self._traj_key_auto:
-            self._resolve_traj_key(storage)
-        keys = (self._used_traj_key,) if self._fetch_traj else self.end_keys or (self.end_key,)
-        least = (length,) if self.strict_length else (1, length)
-        return storage.trajectories(Source(tuple(map(as_tuple, keys)), is_number=self._fetch_traj), least) or none
 
 
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]

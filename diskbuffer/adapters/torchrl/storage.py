@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -21,26 +20,23 @@ import torch
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from torchrl.data.replay_buffers.samplers import SliceSampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
-from torchrl.data.replay_buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
 
 from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
-from diskbuffer.adapters.torchrl.columns import uncompiled
-from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
-from diskbuffer.adapters.torchrl.stored import Stored
-from diskbuffer.adapters.torchrl.trajectories import Selection, Source
-from diskbuffer.errors import InputError, NotAStoreError, SchemaError
-from diskbuffer.plugin import SharedStore, integer
+from diskbuffer.adapters.torchrl.ring import Ring, has_slice, is_one
+from diskbuffer.adapters.torchrl.stored import Stored, uncompiled
+from diskbuffer.adapters.torchrl.writers import follow_ring
+from diskbuffer.errors import InputError, NotAStoreError
+from diskbuffer.plugin import SharedStore, integer, is_store, local_path
 
 Int64 = npt.NDArray[np.int64]
-_COPIED = 1024  # steps that are copied together
 
 
 class DiskStorage(TensorStorage):  # type: ignore[misc]
     """A `Storage` for TorchRL's replay buffers whose steps lie in a store on disk, in place of `LazyMemmapStorage`.
 
-    What a buffer draws with TorchRL's own samplers and writers is what it would draw from a storage in memory, bit for bit.
-    Entries below "next" that are what the next step begins with are stored once, and rolling stacks of frames frame by frame.
+    What a buffer draws with TorchRL's own samplers is what it would draw from a storage in memory, bit for bit. Entries below
+    "next" that are what the next step begins with are stored once, and with `frame_stack` each frame of rolling stacks.
 
     It is opened, never wiped: a buffer that is made with the same `path` goes on with what is there, its writer behind the newest
     step. Until something is written it is opened for reading, and needs no lock.
@@ -55,25 +51,23 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         As of `TensorStorage`: 2 for environments side by side; `extend` is given (environments, time) then, as TorchRL has it.
     device : torch.device or str
         Where samples go.
-    frame_stack : int, optional
-        Frames along the first axis of observations with at least two; 1 to store them as they are. Recognised by the first step.
+    frame_stack : int
+        How many frames pictures have along their first axis, such as 4 where `CatFrames` stacks so many: each is stored once.
     threads, segment_rows
         Of `diskbuffer.ReplayBuffer`.
 
     Raises
     ------
     InputError, SchemaError
-        What is written does not fit to what is there. The storage is as it was.
+        What is written does not fit to what is there, or is for other places than the next ones of the ring. The storage is as it
+        was.
     LockedError
         By the first write: another process writes to this path.
 
     Notes
     -----
-    Where places are written to in a ring, as TorchRL's writers do, no RAM for each; after ``storage[i] = ...``, 16 bytes. A
-    column of flags or of whole numbers that is read as a whole, ``storage[:]["next", "done"]``, is kept in RAM from then
-    on, and is a view, as over TorchRL's own storages. What a place held before it was written to again is on the disk until it is
-    evicted; up to an eighth more than `max_size` is kept for that. Where writes are not in a ring, old steps that are in use are
-    copied now and then.
+    There is nothing in RAM for each step, but a column of flags or of whole numbers that was read as a whole,
+    ``storage[:]["next", "done"]``: it is kept from then on, and is a view, as over TorchRL's own storages.
 
     Examples
     --------
@@ -90,7 +84,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         *,
         ndim: int = 1,
         device: torch.device | str = "cpu",
-        frame_stack: int | None = None,
+        frame_stack: int = 1,
         threads: int | None = None,
         segment_rows: int | None = None,
     ) -> None:
@@ -102,10 +96,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._is_started_copy = False  # in a process that was given this when it was started
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else path
         self.stored = Stored(where, self.max_size, self.ndim, frame_stack, threads=threads, segment_rows=segment_rows)
-        self._pointed = self.stored.places  # behind which writers go on: what was loaded since, others have written
+        self._known: Ring | None = None
         if path is None:
             weakref.finalize(self, _remove, self.stored, os.getpid())
-        self._load()
+        self._follow()
 
     # Opening
 
@@ -119,38 +113,35 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Where the store is."""
         return self.stored.path
 
-    def _load(self) -> None:
-        """Be where the store's writer would be."""
-        self.max_size = self.stored.max_size
-        if self.stored.places.newest >= 0:
-            self._set_last_cursor(self.stored.places.newest)
-        self._bump_mutation_revision()
+    def _follow(self) -> None:
+        """Have TorchRL know where the newest step is, if the ring was loaded since."""
+        if self.stored.ring is not self._known:
+            self._known, self.max_size = self.stored.ring, self.stored.max_size
+            self._set_last_cursor(self._known.newest)
+            self._bump_mutation_revision()
 
     @contextmanager
-    def _loading(self) -> Iterator[None]:
-        """Load what the store is, if it is another one after what is done, or fails, meanwhile."""
-        known = self.stored.places
+    def _following(self) -> Iterator[Stored]:
+        """Follow what the store is after what is done with it, or fails."""
         try:
-            yield
+            yield self.stored
         finally:
-            if self.stored.places is not known:
-                self._load()
-                self._point_writers()
+            self._follow()
 
     def open_to_write(self) -> None:
         """Take the writer's lock, and see what others have written, if this was open for reading; there must be steps."""
-        with self._loading():
-            self.stored.open_to_write()
+        with self._following() as stored:
+            stored.open_to_write()
 
     def reading(self) -> ReplayBuffer:
         """Return the store's buffer."""
-        with self._loading():
-            return self.stored.opened
+        with self._following() as stored:
+            return stored.opened
 
     def refresh(self) -> None:
         """See what another process has written since."""
-        with self._loading():
-            self.stored.refresh()
+        with self._following() as stored:
+            stored.refresh()
 
     def flush(self) -> None:
         """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
@@ -164,20 +155,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     @uncompiled
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Put steps in places; when this returns, a kill of the process does not lose them."""
-        try:
-            self._refuse_started_copy()
-            self.stored.put(cursor, data, self._pointed, self.device)
-        except BaseException:
-            if self.stored.places is not self._pointed:
-                self._load()
-            if not self.stored.places.hold_the_same(self._pointed):  # some of it was written, or others wrote
-                self._point_writers()
-            elif set_cursor:
-                self._set_back(cursor)
-            raise
-        self._pointed = self.stored.places
-        self.max_size = self.stored.max_size  # which is known by the first step
+        """Write steps to the next places; when this returns, a kill of the process does not lose them."""
+        self._refuse_started_copy()
+        with self._following() as stored:
+            stored.put(cursor, data)
         if set_cursor:
             self._set_last_cursor(cursor)
         self._bump_mutation_revision()
@@ -191,44 +172,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 "collectors return what they collect, and extend the buffer in the process that made it"
             )
 
-    def _set_back(self, cursor: Any) -> None:
-        """Have the writer that wrote to `cursor`, and is past it, write there again: nothing was written."""
-        given = np.ravel(plain(cursor[0] if isinstance(cursor, tuple) else cursor))
-        for writer in self._writers():
-            if given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, self.stored.places.size):
-                writer._cursor = int(given[0])
-        self._pointed = self.stored.places
-
-    def _point_writers(self) -> None:
-        """Have TorchRL's writers go on behind the newest step, which another process wrote perhaps."""
-        for writer in self._writers():
-            writer._cursor = self.stored.places.next
-        self._pointed = self.stored.places
-
-    def point_writers_behind(self, snapshot: Path) -> None:
-        """Have TorchRL save its writers next as they are to go on behind the steps of a snapshot."""
-        copied = Stored(snapshot, self.max_size, self.ndim)
-        for writer in self._writers():
-            writer._cursor = copied.places.next
-        self._pointed = copied.places
-        copied.close()
-
-    def _writers(self) -> Iterator[RoundRobinWriter]:
-        """Yield the writers of the buffers that this is the storage of."""
-        for buffer in self._attached_entities:
-            writer = getattr(buffer, "_writer", None)
-            if isinstance(writer, RoundRobinWriter):
-                yield writer
-
     def _empty(self) -> None:
         """Drop every step, for good."""
-        try:
-            self._refuse_started_copy()
-            with self._loading():
-                self.stored.empty()
-        finally:  # TorchRL has set its own writer to 0, also where this fails, and not those of other buffers on this storage
-            self._point_writers()
-        self._bump_mutation_revision()
+        self._refuse_started_copy()
+        with self._following() as stored:
+            stored.empty()
 
     # Reading
 
@@ -237,8 +185,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Return the steps in places; a slice of them is read when its entries are asked for."""
         if has_slice(index):
             return self[index]
-        with self._loading():
-            return self.stored.get(index, self.device)
+        with self._following() as stored:
+            return stored.get(index, self.device)
 
     @uncompiled
     def __getitem__(self, index: Any) -> Any:
@@ -247,8 +195,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             return self.get(index)
         if has_slice(index):
             self._tell_what_is_slow()
-        with self._loading():
-            return self.stored.look(index, self.device)
+        with self._following() as stored:
+            return stored.look(index, self.device)
 
     def _tell_what_is_slow(self) -> None:
         """Warn, once, where TorchRL's own sampler of slices is used."""
@@ -256,29 +204,22 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             sampler: Any = getattr(buffer, "_sampler", None)
             if type(sampler) is SliceSampler and not (sampler.fragmented or sampler._cache):
                 self._has_told = True
-                size = f"slice_len={sampler.slice_len}" if sampler.num_slices is None else f"num_slices={sampler.num_slices}"
                 warnings.warn(
                     "TorchRL's SliceSampler looks at every step of the storage to find the trajectories, for each batch after "
-                    "something was written. diskbuffer.adapters.torchrl.DiskSliceSampler takes the same arguments, draws the "
-                    f"same slices, and looks at those that are new: sampler=DiskSliceSampler({size}, ...)",
+                    "something was written. sampler=diskbuffer.adapters.torchrl.DiskSampler(diskbuffer.Slices(length)) asks the "
+                    "store's index, whose time does not grow with the storage",
                     stacklevel=3,
                 )
 
     def steps(self, index: Any) -> Int64:
-        """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
-        with self._loading():
-            return self.stored.steps(index)
+        """Return the ids of the steps in places, as `ReplayBuffer` has them."""
+        with self._following() as stored:
+            return stored.steps(index)
 
     def places(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
-        with self._loading():
-            return self.stored.places_of(steps)
-
-    @uncompiled
-    def trajectories(self, source: Source, least: Sequence[int]) -> list[Selection] | None:
-        """Return those of at least so many steps, for each of some; None where TorchRL has to look at all steps."""
-        with self._loading():
-            return self.stored.trajectories(source, least)
+        with self._following() as stored:
+            return stored.places_of(steps)
 
     # What TorchRL asks its storages for
 
@@ -293,12 +234,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     @property
     def _total_shape(self) -> Any:
-        return torch.Size(self.stored.places.shape) if self.initialized else None
+        return torch.Size(self.stored.ring.shape) if self.initialized else None
 
     @property
     def _len(self) -> int:
-        places = self.stored.places
-        return places.filled * math.prod(places.lanes)
+        return self.stored.ring.filled * self.stored.ring.lane_count
 
     @property
     def checkpointer(self) -> StorageCheckpointerBase:
@@ -308,68 +248,38 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     @checkpointer.setter
     def checkpointer(self, value: StorageCheckpointerBase | None) -> None:
         self._checkpointer = DiskCheckpointer() if value is None else value
-        for writer in self._writers():  # this is set when a buffer is complete: new writers go on where the steps end
-            if not (writer._cursor or writer._write_count):
-                writer._cursor = self.stored.places.next
-        for buffer in self._attached_entities:
-            if isinstance(getattr(buffer, "_writer", None), TensorDictMaxValueWriter) and self._len:
-                warnings.warn(
-                    f"{self.path} holds {self._len} steps, which a new TensorDictMaxValueWriter does not know: it writes over "
-                    "them whatever their values are. Load what dumps saved of the buffer, or give another path",
-                    stacklevel=4,
-                )
+        for buffer in self._attached_entities:  # this is set when a buffer has its writer
+            follow_ring(getattr(buffer, "_writer", None))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
         self.flush()
-        return {"path": str(self.path), "len": self._len, "ever": self.stored.places.ever}
+        return {"path": str(self.path), "len": self._len}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the steps at the state's path, as they are now; they are copied where that is another one."""
+        """Go on with the steps at the state's path, as they are now; they are copied where that is another one.
+
+        A NotAStoreError where there are none there any more. All is as it was then.
+        """
         if not isinstance(state_dict, dict) or "path" not in state_dict:
             raise InputError(f"a DiskStorage's state tells where its steps are, found {str(state_dict)[:200]}")
-        path = Path(state_dict["path"])
+        path = local_path(state_dict["path"])
         if path == self.path:
             self.refresh()
-            ever = self.stored.places.ever
-        elif state_dict["len"]:
-            ever = self.copy_from(path)
+        elif not state_dict["len"]:
+            self._empty()
+        elif is_store(path):
+            self.restore(path)
         else:
-            ever = 0
-            self._empty()
-        self._point_writers()
-        if ever != state_dict.get("ever"):  # the state of writers, which TorchRL loads next, is older than the steps
-            for writer in self._writers():
-                writer.load_state_dict = _LoadAndGoOn(self, writer)
+            raise NotAStoreError(
+                f"there are no steps at {path}, where a storage had them when its state was saved. Was it moved? Give the state "
+                f'its path now: state_dict["path"] = "..."; it is {self.path} where this storage is the one'
+            )
 
-    def copy_from(self, path: Path) -> int:
-        """Hold what another storage, at a path, holds, in the same places, in place of what is held now.
-
-        Returns how many steps that one has ever had.
-        A NotAStoreError where there are no steps at the path, a SchemaError where they have other entries. All is as it was then.
-        """
-        other = Stored(path, self.max_size, self.ndim)
-        try:
-            own, others = self.stored.entries, other.entries
-            if others is None:
-                raise NotAStoreError(
-                    f"there are no steps at {path}, where a storage had them when its state was saved. Was it moved? Give the "
-                    f'state its path now: state_dict["path"] = "..."; it is {self.path} where this storage is the one'
-                )
-            if own is not None and {*own} != {*others}:
-                raise SchemaError(f"{path} holds other entries than {self.path}: {[entry.key for entry in others]}")
-            self._empty()
-            order = other.places.in_order_of_writing()
-            for places in (order[first : first + _COPIED] for first in range(0, len(order), _COPIED)):
-                self.set(torch.from_numpy(places), other.get(places))
-            return other.places.ever
-        finally:
-            other.close()
-
-    def restore(self, snapshot: Path) -> None:
-        """Hold a copy of a snapshot of another storage's store, in place of what is held now; see `Stored.restore`."""
-        with self._loading():
-            self.stored.restore(snapshot)
+    def restore(self, source: Path) -> None:
+        """Hold what another storage's store, or a snapshot of one, holds, in place of what is held now; see `Stored.restore`."""
+        with self._following() as stored:
+            stored.restore(source)
 
     def flatten(self) -> Any:
         """Return a storage in memory of one dimension, as TorchRL's do."""
@@ -387,11 +297,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Storage.__setstate__(self, state)
-        # Else the last cursor is as it was, which may be another place than the newest step's. Writers are pointed by the first
-        # write, which raises: they may not be there yet.
-        if not self.stored.places.hold_the_same(self._pointed):
-            self._load()
-        self._bump_mutation_revision()
+        self._follow()
 
 
 def _remove(store: SharedStore, process: int) -> None:
@@ -400,15 +306,3 @@ def _remove(store: SharedStore, process: int) -> None:
     with contextlib.suppress(Exception):  # it goes, whatever became of it
         store.close()
     shutil.rmtree(store.path.parent, ignore_errors=True)
-
-
-class _LoadAndGoOn:
-    """What a writer has in place of its own `load_state_dict`, once; a class, so that the writer can be pickled meanwhile."""
-
-    def __init__(self, storage: DiskStorage, writer: RoundRobinWriter) -> None:
-        self._storage, self._writer = storage, writer
-
-    def __call__(self, state_dict: dict[str, Any]) -> None:
-        del self._writer.load_state_dict  # this, which is the instance's
-        self._writer.load_state_dict(state_dict)
-        self._writer._cursor = self._storage.stored.places.next
