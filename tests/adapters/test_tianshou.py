@@ -260,11 +260,13 @@ def test_an_empty_buffer_again(tmp_path: Path) -> None:
     same(theirs[:], DiskReplayBuffer(40, path=tmp_path / "store")[:])
 
 
-def test_another_buffer_is_taken_over(tmp_path: Path) -> None:
-    world, source = Environment(60), ReplayBuffer(20)
+@pytest.mark.parametrize("last", [False, True])  # whether the newest frame of observations alone is kept, once
+def test_another_buffer_is_taken_over(last: bool, tmp_path: Path) -> None:
+    world, source = Environment(60), ReplayBuffer(20, save_only_last_obs=last)
     for _ in range(30):
-        source.add(world.step())
-    theirs, ours = ReplayBuffer(50), DiskReplayBuffer(50, path=tmp_path / "store")
+        source.add(in_stacks(world.step()) if last else world.step())
+    theirs = ReplayBuffer(50, save_only_last_obs=last)
+    ours = DiskReplayBuffer(50, path=tmp_path / "store", save_only_last_obs=last)
     for _turn in range(3):
         assert np.array_equal(theirs.update(source), ours.update(source))
     same(theirs[:], ours[:])

@@ -127,14 +127,18 @@ class StoreBacked:
             raise InputError(f"expected a step of each of {count} environments, found rewards of shape {np.shape(step['rew'])}")
         for key in ("obs", "obs_next") if self._save_only_last_obs else ():
             step[key] = step[key][-1] if alone else step[key][:, -1]
+        return self._add(step, range(count) if envs is None else envs.tolist(), envs, 0 if alone else 1)
+
+    def _add(self, step: dict[str, Any], rings: Any, envs: Int64 | None, axes: int) -> tuple[Array, Array, Array, Array]:
+        """Add a step of some rings, with an axis of them or none, whose observations are what is stored."""
         with self.stored.lock:
             if not self.stored.writes:
-                self.stored.begin(step, 0 if alone else 1)
+                self.stored.begin(step, axes)
                 self._settle()
             try:
                 self.stored.add(step, envs)
-                numbers = {key: np.asarray(step[key])[None if alone else slice(None)] for key in ("rew", *FLAGS)}
-                return self._noted(numbers, range(count) if envs is None else envs.tolist())
+                numbers = {key: np.asarray(step[key])[slice(None) if axes else None] for key in ("rew", *FLAGS)}
+                return self._noted(numbers, rings)
             except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
                 self.stored.reload()
                 self._settle()
@@ -164,7 +168,8 @@ class StoreBacked:
         stack_num, buffer.stack_num = buffer.stack_num, 1
         kept = copy.copy(self._ep_return), self._ep_len, self._ep_start_idx  # an array is added to in place
         try:
-            return np.array([self.add(buffer[place])[0][0] for place in buffer.sample_indices(0).tolist()], int)
+            steps = (dict(vars(buffer[place])) for place in buffer.sample_indices(0).tolist())
+            return np.array([self._add(step, [0], None, 0)[0][0] for step in steps], int)
         finally:
             buffer.stack_num = stack_num
             self._ep_return, self._ep_len, self._ep_start_idx = kept
