@@ -43,7 +43,6 @@ from diskbuffer.wording import size as human_size
 if typing.TYPE_CHECKING:
     from diskbuffer.appender import Appender
     from diskbuffer.columns.map_steps import arrays_of, names_of
-    from diskbuffer.index.growing_array import GrowingArray
     from diskbuffer.inputs import as_array, step_names
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
@@ -69,7 +68,6 @@ __all__ = [
     "EpisodeReader",
     "EpisodeTable",
     "Format",
-    "GrowingArray",
     "Picture",
     "Reader",
     "Rows",
@@ -116,7 +114,6 @@ __all__ = [
 
 _LATER = {
     "Appender": "diskbuffer.appender",
-    "GrowingArray": "diskbuffer.index.growing_array",
     "interleave": "diskbuffer.native.transforms",
     "power": "diskbuffer.native.sampling",
     "SharedStore": "diskbuffer.shared_store",
