@@ -23,8 +23,8 @@ from bench.browser import chromium, until, why_not
 FIRST = ("", "static/page.css", "static/main.js", "static/uplot/uPlot.iife.min.js", "api/state", "api/overview", "api/timeline")
 _SCRUB = """
 const [steps, done] = arguments;
-const slider = document.querySelector("#deck-a input[type=range]");
-const deck = document.querySelector("#deck-a");
+const slider = document.getElementById("slider");
+const deck = document.getElementById("deck");
 const taken = [];
 (async () => {
   for (const step of steps) {
@@ -100,7 +100,7 @@ def scrubbing(address: str, frames: int) -> tuple[list[float], list[float]]:
             for row in longest[:5]:
                 driver.get("about:blank")
                 driver.get(f"{address}#/player?a={row['start']}")
-                until(lambda: driver.execute_script("return document.getElementById('deck-a')?.dataset.at") is not None)
+                until(lambda: driver.execute_script("return document.getElementById('deck').dataset.at") is not None)
                 steps = random.sample(range(1, row["length"]), min(frames // 5, row["length"] - 1))
                 seen += [taken / 1e3 for taken in driver.execute_async_script(_SCRUB, steps)]
     return alone, seen

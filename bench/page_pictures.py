@@ -120,13 +120,10 @@ class Photographer:
         self.open("overview", "document.querySelector('#tiles dd')")
         time.sleep(25)  # for steps a second
         take(self.driver, self.directory / "page-overview.png", WIDE)
-        self.open("episodes", "document.querySelector('#episode-table td')")
-        self.script("document.querySelectorAll('#episode-table tbody input').forEach((box, n) => n > 0 && n < 4 && box.click())")
+        self.open("episodes?where=return+%3E+10+and+ending+%3D%3D+%27terminated%27", "document.querySelector('#commands dd')")
         time.sleep(1)
         take(self.driver, self.directory / "page-episodes.png", WIDE)
-        self.open(f"player?a={best}", "document.querySelector('#deck-a').dataset.at")
-        self.script("document.getElementById('two').click()")
-        until(lambda: self.script("return document.querySelector('#deck-b')?.dataset.at") is not None)
+        self.open(f"player?id={best}", "document.querySelector('#deck').dataset.at")
         self.seek(60)
         take(self.driver, self.directory / "page-player.png", WIDE)
         self.open("health", "document.querySelector('#findings li')")
@@ -138,7 +135,7 @@ class Photographer:
         self.open("overview", "document.querySelector('#tiles dd')")
         time.sleep(3)
         take(self.driver, self.directory / "page-phone-overview.png", PHONE)
-        self.open(f"player?a={best}", "document.querySelector('#deck-a').dataset.at")
+        self.open(f"player?id={best}", "document.querySelector('#deck').dataset.at")
         self.seek(60)
         take(self.driver, self.directory / "page-phone-player.png", PHONE)
 
@@ -158,10 +155,8 @@ class Photographer:
 
     def seek(self, step: int) -> None:
         """Move the slider."""
-        self.script(
-            f"const s = document.querySelector('#deck-a [type=range]'); s.value = {step}; s.dispatchEvent(new Event('input'))"
-        )
-        until(lambda: self.script("return document.querySelector('#deck-a').dataset.at") == str(step))
+        self.script(f"const s = document.getElementById('slider'); s.value = {step}; s.dispatchEvent(new Event('input'))")
+        until(lambda: self.script("return document.querySelector('#deck').dataset.at") == str(step))
         time.sleep(1)
 
 

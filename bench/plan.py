@@ -66,7 +66,7 @@ class Run:
             before = _anonymous_bytes()
             with ReplayBuffer(self._path, self._case.kept, env=env, frame_stack=self._case.stack) as buffer:
                 for n in range(self._case.steps // self._case.n_envs):
-                    buffer.add(**next(steps)[0])
+                    buffer.add(**next(steps))
                     if n % EVERY == 0:
                         buffer.sample(256)
                 buffer.flush(recompress=True)

@@ -118,17 +118,6 @@ class Episode(EpisodeFields):
         found: Video = notebook("episode").video(self._read(), self, fps, column, every, scale, kind)
         return found
 
-    def plot(self, columns: Sequence[str] | None = None) -> Picture:
-        """Return a plot of columns over the steps of the episode.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Columns' paths. By default rewards and their sum so far, actions, and what else has 8 components at most.
-        """
-        found: Picture = notebook("episode").plot(self._read(), self, column_paths(columns))
-        return found
-
     def _repr_html_(self) -> str:
         found: str = notebook("episode").html(self._reader, self)
         return found

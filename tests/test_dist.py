@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 USE = """
 import diskbuffer as db, numpy as np, sys
 from importlib.metadata import entry_points
-from diskbuffer.inspect.page import static_files
+from importlib.resources import files
+assert files("diskbuffer.inspect.page").joinpath("static/uplot/uPlot.iife.min.js").is_file()
 assert db.__file__.startswith(sys.prefix), db.__file__
 assert "diskbuffer.webp" in entry_points(group="zarr.codecs").names
 with db.ReplayBuffer("store", columns={"obs": db.Column((3,), "float32")}) as buffer:

@@ -82,8 +82,6 @@ TOUCHES_FILES = {
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",
     "inspect.plan": "temporary stores, and the room on the disk that a store is to be on",
-    "inspect.page.picture": "a PNG in memory",
-    "inspect.page.static_files": "the page's own files, which come with the package",
     "shown": "files that a user asks for",
     "inspect.pictures.curves": "pictures in memory",
     "inspect.pictures.images": "pictures in memory",

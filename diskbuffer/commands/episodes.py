@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.output import number, show, show_json, table, told_of_damage
+from diskbuffer.commands.output import show, show_json, table, told_of_damage
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.summary import number
 from diskbuffer.plugin import EpisodeTable, Reader, counted
 
 _SHOWN = 30  # rows of a table, unless more are asked for

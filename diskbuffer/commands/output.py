@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WELL, WRONG, FAILED = 0, 1, 2  # exit codes: all is well, something is wrong with a store, it could not be looked at
-EIGHTHS = " ▁▂▃▄▅▆▇█"  # of a character's height
 _WIDE = 160  # columns of output that is no terminal's, so that nothing is cut
 
 
@@ -77,12 +75,3 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence
 def plain(text: str) -> str:
     """Return a text that a store holds, which may be a stranger's, without what a terminal would act upon."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
-def number(value: float) -> str:
-    """Return a figure with four digits that count."""
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}" if 1e-4 < abs(value) < 1e9 else f"{value:.3e}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import sys
 
@@ -23,9 +22,6 @@ def plan(
     *,
     env: str | None = None,
     stack: Whole | None = None,
-    grey: bool = False,
-    colour: bool = False,
-    resize: str | None = None,
     envs: Whole = 1,
     capacity: Whole | None = None,
     steps: Whole | None = None,
@@ -36,7 +32,8 @@ def plan(
     """Forecast what a training's store will take of the disk, beside what Stable-Baselines3's buffer takes of memory.
 
     With --env, plays the environment at random for a minute, through temporary stores on the disk that PATH is on, which are
-    removed again. Without, PATH is a store, whose own steps tell. Exits with 1 where the disk has too little room.
+    removed again; what is seen later may compress better or worse. Without, PATH is a store, whose own steps tell. Exits with 1
+    where the disk has too little room.
 
     Parameters
     ----------
@@ -44,15 +41,9 @@ def plan(
         Where the store will be, or a store that is there.
     env
         A Gymnasium id (Atari games are made as Gymnasium's AtariPreprocessing has them), or MODULE:FUNCTION, a function without
-        arguments that returns an environment or a vector of them.
+        arguments that returns an environment with its wrappers, or a vector of them.
     stack
         Frames in an observation. An environment that stacks frames itself is recognised.
-    grey
-        Make pictures grey, as those of Atari games are anyway.
-    colour
-        Leave an Atari game its colours.
-    resize
-        Bring pictures to so many pixels, height and width: 100,100. Atari games are 84,84; with 0 they stay as they are.
     envs
         Environments side by side.
     capacity
@@ -66,18 +57,15 @@ def plan(
     json
         Print all figures as JSON.
     """
-    if grey and colour:
-        raise InputError("give --grey or --colour, not both")
-    pictures = True if grey else False if colour else None
-    if env is None and (stack, pictures, resize, envs) != (None, None, None, 1):
-        raise InputError("--stack, --grey, --colour, --resize and --envs need --env: a store that is there has its own")
+    if env is None and (stack, envs) != (None, 1):
+        raise InputError("--stack and --envs need --env: a store that is there has its own")
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         if env is None:
             found = plan_store(path, capacity=capacity, steps=steps)
         else:
-            made = make(env, integer("envs", envs), pictures, pixels(resize))
+            made = make(env, integer("envs", envs))
             with contextlib.closing(made), progress_bar(None, 0, not json and sys.stderr.isatty(), "steps") as bar:
                 how = {"steps": steps, "frame_stack": stack, "seconds": seconds, "seed": seed, "tick": bar.update}
                 found = plan_environment(made, path, capacity=1_000_000 if capacity is None else capacity, **how)
@@ -96,16 +84,6 @@ def plan(
     return WELL if found.fits else WRONG
 
 
-def pixels(text: str | None) -> tuple[int, int] | tuple[()] | None:
-    """Return height and width from text such as "100,80", "100x80" or "84"; () of "0"."""
-    if text in (None, "0"):
-        return None if text is None else ()
-    numbers = re.fullmatch(r"([1-9]\d*)(?:[x,]([1-9]\d*))?", text.replace(" ", ""))
-    if numbers is None:
-        raise InputError(f"--resize must be a height and a width, such as 100,100, found {text!r}")
-    return int(numbers[1]), int(numbers[2] or numbers[1])
-
-
 def _show(found: Plan, what: str) -> None:
     stacked = f", stacks of {found.frame_stack} frames" if found.frame_stack > 1 else ""
     side = f", {found.n_envs} environments" if found.n_envs > 1 else ""
@@ -118,12 +96,7 @@ def _show(found: Plan, what: str) -> None:
     rows.append(("Stable-Baselines3, in memory", human_size(found.sb3), ""))
     if found.sb3_sparing is not None:
         rows.append(("  with optimize_memory_usage", human_size(found.sb3_sparing), ""))
-    for name, seconds in (("adding, a call", found.add_seconds), ("the environment, a call", found.env_seconds)):
-        if seconds:
-            rows.append((name, f"{1e6 * seconds:,.0f} us", f"{found.n_envs / seconds:,.0f} steps a second"))
     heading = f"{counted(found.kept, 'step')} take"
     show(table((heading, "", " "), rows, left=(heading, " ")))
-    if found.env_seconds is not None:
-        print("\nIt was played at random: what is seen later may compress better or worse.")
     if not found.fits:
         complain("It will not fit: give a smaller capacity, or a path on another disk.")

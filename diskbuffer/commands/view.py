@@ -6,7 +6,7 @@ from diskbuffer.commands.arguments import Whole, refuse_several
 from diskbuffer.commands.output import WELL
 
 
-def view(path: str, /, *, port: Whole | None = None, host: str = "127.0.0.1", no_browser: bool = False) -> int:
+def view(path: str, /, *, port: Whole | None = None, no_browser: bool = False) -> int:
     """Show a store in a browser, also while a training writes to it; Ctrl-C ends it.
 
     The page is served on this machine alone. To see it from another one, use the line with ssh -L that is printed.
@@ -17,8 +17,6 @@ def view(path: str, /, *, port: Whole | None = None, host: str = "127.0.0.1", no
         The directory of the store.
     port
         Where to listen; 0 for any free port. The first free one from 8460 on where it is not given.
-    host
-        127.0.0.1, ::1 or localhost.
     no_browser
         Do not open a browser.
     """
@@ -29,5 +27,5 @@ def view(path: str, /, *, port: Whole | None = None, host: str = "127.0.0.1", no
     from diskbuffer.inspect.page.serving import serve
 
     refuse_several(path, "the page shows one store")
-    serve(path, host, port, browser=not no_browser)
+    serve(path, port, browser=not no_browser)
     return WELL

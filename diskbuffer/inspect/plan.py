@@ -53,8 +53,6 @@ class Plan:
         How each column that is compressed did.
     sb3, sb3_sparing : int, int or None
         Bytes of RAM of Stable-Baselines3's buffer for as many steps, and with ``optimize_memory_usage``, where it has that.
-    add_seconds, env_seconds : float or None
-        Of a step, in the trial: of `ReplayBuffer.add`, and of the environment.
     """
 
     steps: int
@@ -68,8 +66,6 @@ class Plan:
     room: int
     sb3: int
     sb3_sparing: int | None
-    add_seconds: float | None = None
-    env_seconds: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -119,7 +115,7 @@ def plan_environment(
         raise InputError(f"{directory} cannot be written to; give a directory on the disk that the store will be on")
     with tempfile.TemporaryDirectory(prefix=".diskbuffer-plan-", dir=directory, ignore_cleanup_errors=True) as temporary:
         real, trial, options = Path(temporary) / "real", Path(temporary) / "trial", {"env": env, "frame_stack": frame_stack}
-        room, n, adding, stepping = shutil.disk_usage(directory).free, 0, 0.0, 0.0
+        room, n = shutil.disk_usage(directory).free, 0
         # One store as it will be, of which the first rows tell; one of small segments, which are complete and recompressed soon
         with (
             ReplayBuffer(real, capacity, **options) as first,
@@ -128,10 +124,9 @@ def plan_environment(
             info = Reader(real).info
             row_bytes = info.n_envs * sum(column.row_bytes for column in info.columns.values())
             until = time.perf_counter() + seconds
-            for step, took in play(env, seed):
-                begun = time.perf_counter()
+            for step in play(env, seed):
                 buffer.add(**step)
-                n, adding, stepping = n + 1, adding + time.perf_counter() - begun, stepping + took
+                n += 1
                 if n <= info.segment_rows * 3 // 8:
                     first.add(**step)
                 if tick is not None:
@@ -150,7 +145,7 @@ def plan_environment(
         live = _data_bytes(info, loose, path) / (loose.rows * info.columns[path].row_bytes)
         packing[path] = Packing(ratio, min(1.0, max(ratio, live)))
     found = _forecast(info, loose, packing, usage.rows / tried, steps or capacity, room)
-    return dataclasses.replace(found, tried=tried, add_seconds=adding / n, env_seconds=stepping / n)
+    return dataclasses.replace(found, tried=tried)
 
 
 def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, steps: int | None = None) -> Plan:

@@ -1,7 +1,8 @@
-"""What `diskbuffer info` tells of a store, as plain values."""
+"""What `diskbuffer info` and the page tell of a store: as plain values, and in words."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -9,8 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column
-from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, StoreInfo, StoreUsage
+from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, StoreInfo, StoreUsage, counted, human_size
 
+_LEFT = {
+    "clean": "closed",
+    "killed": "its writer ended without closing it, as when it is killed; every step is there, and opening it goes on",
+    "power loss": "not closed before the machine went down, or copied while it was open; what is there matches its checksums",
+}
 NEWEST = 100  # episodes, of which means are told apart from those of all
 
 
@@ -56,6 +62,61 @@ def summary(reader: Reader) -> dict[str, Any]:
         "columns": columns,
         "disk": {"columns": sum(usage.columns.values()), **parts, "raw": raw, "ratio": _ratio(raw, usage.disk_bytes)},
     }
+
+
+def facts(found: dict[str, Any]) -> dict[str, str]:
+    """Return what `summary`, or `description`, found, in words; by what each is about."""
+    words: dict[str, str] = {}
+    if "steps" in found:
+        capacity = "no limit" if found["capacity"] is None else f"capacity {found['capacity']:,}"
+        evicted = "" if found["added"] == found["steps"] else f"; {found['added']:,} were ever added"
+        words["steps"] = f"{found['steps']:,} to sample ({capacity}){evicted}"
+        endings = ", ".join(f"{n:,} {ending}" for ending, n in found["episodes"]["endings"].items())
+        words["episodes"] = f"{found['episodes']['count']:,}{f': {endings}' if endings else ''}"
+        for what in ("returns", "lengths"):
+            if (figures := found["episodes"][what]) is not None:
+                span = f"mean {number(figures['mean'])}, from {number(figures['min'])} to {number(figures['max'])}"
+                words[what] = f"{span}; mean of the newest {NEWEST}: {number(figures['newest'])}"
+        words["tags"] = ", ".join(f"{tag} ({counted(n, 'episode')})" for tag, n in found["tags"].items())
+    id_ = (found["environment"] or {}).get("id")
+    environment = [id_] if isinstance(id_, str) else []
+    environment.append(counted(found["environments"], "environment"))
+    environment += [f"stacks of {found['frame_stack']} frames"] if found["frame_stack"] > 1 else []
+    words["environment"] = ", ".join(environment)
+    if "disk" in found:
+        words |= {"disk": _disk(found["disk"]), "writer": writer_of(found)}
+        segments = found["segments"]
+        words["segments"] = f"{segments['used']:,} of {segments['rows']:,} rows, {segments['sealed']:,} of them sealed"
+        words["marks"] = ", ".join(found["marks"]) or "none"
+    words["metadata"] = ", ".join(f"{name}: {value}" for name, value in (found["metadata"] or {}).items())
+    words |= {"damage": found["damage"] or "", "format": str(found["format"])}
+    return {about: fact for about, fact in words.items() if fact}
+
+
+def writer_of(found: dict[str, Any]) -> str:
+    """Return who writes to a store, or how its last writer left it, in words."""
+    writer = found["writer"]
+    if writer is None:
+        return f"none; {_LEFT.get(found['left'], found['left'])}"
+    if writer["pid"] is None:
+        return "a process that is not known"
+    return f"process {writer['pid']} on {writer['host']}, since {writer['since']}"
+
+
+def number(value: float) -> str:
+    """Return a figure with four digits that count."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}" if 1e-4 < abs(value) < 1e9 else f"{value:.3e}"
+
+
+def _disk(disk: dict[str, Any]) -> str:
+    parts = {"tail": "newest rows", "table": "bookkeeping", "marks": "marks"}
+    others = [f"{human_size(disk[part])} of {what}" for part, what in parts.items() if disk[part]]
+    ratio = "" if not disk["ratio"] else f" for {human_size(disk['raw'])} of rows ({disk['ratio']:.3g} to 1)"
+    return f"{human_size(disk['total'])}{ratio}{'; ' if others else ''}{', '.join(others)}"
 
 
 def description(info: StoreInfo) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -439,16 +438,6 @@ def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureF
     fill(tmp_path / "floats", FLOATS)
     assert "no column of this store has pictures" in Told(capsys, "show", tmp_path / "floats", "--out", tmp_path / "b.mp4").err
     assert Told(capsys, "show", tmp_path / "floats", "--out", tmp_path / "b.png").code == 0
-
-
-def test_bars_and_shares() -> None:
-    from diskbuffer.commands.show import bars, shares
-
-    assert bars(np.arange(8), 8) == "▁▂▃▄▅▆▇█"
-    assert bars(np.array([0, 0, 9, 0, 0, 0]), 3) == "▁█▁"  # no peak is left out
-    assert bars(np.array([np.nan, math.inf]), 10) == "  "
-    assert shares(np.array([0, 1, 1, 1])) == "0: 25%  1: 75%"
-    assert shares(np.arange(100)) is None
 
 
 def test_check_and_marks_tell_programs_what_they_tell_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

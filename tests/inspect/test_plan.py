@@ -17,7 +17,6 @@ import pytest
 from gymnasium import spaces
 
 import diskbuffer as db
-from diskbuffer.commands.plan import pixels
 from diskbuffer.commands.plan import plan as command
 from diskbuffer.inspect.environments import make, play
 from diskbuffer.inspect.plan import Plan, plan_environment, plan_store
@@ -64,7 +63,7 @@ def fill(path: Path, steps: int, n_envs: int, kind: dict[str, Any], **options: A
     """Play steps through a store; return what it takes of the disk."""
     env = scenes(n_envs, **kind)
     with db.ReplayBuffer(path, env=env, **options) as buffer:
-        for (step, _), _ in zip(play(env, 1), range(steps // n_envs), strict=False):
+        for step, _ in zip(play(env, 1), range(steps // n_envs), strict=False):
             buffer.add(**step)
         buffer.flush(recompress=True)
         return int(buffer.stats()["disk_bytes"])
@@ -181,15 +180,12 @@ def some_vector() -> Any:
         ("CartPole-v1", {}, (4,)),
         ("CartPole-v1", {"n_envs": 2}, (2, 4)),
         ("ALE/Pong-v5", {}, (84, 84)),
-        ("ALE/Pong-v5", {"grey": False, "resize": (42, 50)}, (42, 50, 3)),
-        ("ALE/Pong-v5", {"resize": ()}, (210, 160, 3)),
-        ("ALE/Pong-v5", {"resize": (), "grey": True}, (210, 160)),
         (f"{__name__}:some_vector", {}, (3, 4)),
     ],
 )
 def test_environments_are_made_as_users_have_them(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
     env = make(name, **options)
-    assert [step["obs"].shape for (step, _), _ in zip(play(env, 0), range(300), strict=False)] == [shape] * 300
+    assert [step["obs"].shape for step, _ in zip(play(env, 0), range(300), strict=False)] == [shape] * 300
     env.close()
 
 
@@ -244,10 +240,6 @@ def test_an_environment_is_tried_beside_the_store_that_is_there(tmp_path: Path, 
     [
         ({}, "no diskbuffer store.*--env ALE/Pong-v5"),
         ({"stack": 4}, "need --env"),
-        ({"env": "CartPole-v1", "grey": True, "colour": True}, "not both"),
-        ({"env": "CartPole-v1", "resize": "3,4,5"}, "--resize must be a height and a width"),
-        ({"env": "CartPole-v1", "resize": "84"}, "CartPole-v1 cannot be made: ResizeObservation requires"),
-        ({"env": "CartPole-v1", "resize": "0,5"}, "--resize must be a height and a width"),
         ({"env": "CartPole-v1", "envs": 0}, "envs must be"),
         ({"env": "CartPole-v1", "capacity": 0}, "capacity must be"),
         ({"env": "CartPole-v1", "seconds": 0.0}, "seconds must be above 0"),
@@ -266,11 +258,6 @@ def test_a_store_without_steps_is_told(tmp_path: Path) -> None:
     fill(tmp_path / "store", 0, 1, VECTORS)
     with pytest.raises(db.InputError, match="no steps yet"):
         command(str(tmp_path / "store"))
-
-
-def test_sizes_of_pictures_are_read() -> None:
-    sizes = {"84": (84, 84), "100,80": (100, 80), "100x80": (100, 80), "0": (), None: None}
-    assert {text: pixels(text) for text in sizes} == sizes
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -14,18 +14,7 @@ from diskbuffer.plugin import RUNNING, EpisodeColumns, EpisodeReader, human_size
 
 
 def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str], episodes: EpisodeColumns) -> str:
-    """Show a buffer.
-
-    Parameters
-    ----------
-    source : EpisodeReader
-    stats : mapping
-        As `ReplayBuffer.stats` returns it.
-    derived : frozenset of str
-        Those of the columns that were written later.
-    episodes : EpisodeColumns
-        All there are.
-    """
+    """Show a buffer, with what `ReplayBuffer.stats` says, which columns were written later, and all of its episodes."""
     capacity = "of no limit" if stats["capacity"] is None else f"of {stats['capacity']:,}"
     disk, raw = stats["disk_bytes"], stats["raw_bytes"]
     figures = {
@@ -39,7 +28,7 @@ def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str
         for name, c in source.columns.items()
     ]
     return page(
-        title("ReplayBuffer", details=source.origin["path"]),
+        title("ReplayBuffer", source.origin["path"]),
         table(figures.items()),
         table(rows, ("column", "dtype", "shape", "a row", "")),
         unless_it_fails(lambda: _newest(source, episodes)),
@@ -53,4 +42,4 @@ def _newest(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     over = np.flatnonzero(episodes.ending != RUNNING)
     some = over if len(over) else np.arange(len(episodes))
     episode = episodes.one(int(some[np.argmax(source.when_they_ended(episodes)[some])]))
-    return title(f"Episode {episode.id}") + image(film_strip(source, episode, 8, None).data, "film strip")
+    return title(f"Episode {episode.id}") + image(film_strip(source, episode, 8, None), "film strip")

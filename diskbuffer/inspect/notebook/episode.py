@@ -1,9 +1,8 @@
-"""One episode in a notebook: its frames, a film strip, a movie, a plot, and a table."""
+"""One episode in a notebook: its frames, a film strip, a movie, and a table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,11 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
-from diskbuffer.inspect.footage import curve_columns
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
 from diskbuffer.plugin import RUNNING, EpisodeFields, EpisodeReader, Picture, Video, is_observation
 
 _MOST_FRAMES = 1000  # of a movie, where nothing else is asked for
 _MOVIE_HEIGHT = 300  # pixels, about, of small frames
-_FEW = 8  # components of a column that is plotted without being asked for
-_PANELS = 8  # of a plot, where nothing else is asked for
 
 
 def frames(source: EpisodeReader, episode: EpisodeFields, column: str | None, n: int | None) -> npt.NDArray[Any]:
@@ -31,7 +27,7 @@ def film_strip(source: EpisodeReader, episode: EpisodeFields, n: int, column: st
     """Return a film strip; see `Episode.film_strip`."""
     path = column or _picture(source)
     rows = _rows(path, episode, n)
-    return Picture(pictures.film_strip(source.episode(path, episode, rows), n, _labels(episode, rows)))
+    return Picture(pictures.film_strip(source.episode(path, episode, rows), _labels(episode, rows)))
 
 
 def video(
@@ -55,23 +51,11 @@ def video(
     pixels = pictures.as_pictures(rows)
     scale = scale or max(1, round(_MOVIE_HEIGHT / pixels.shape[1]))
     kind = kind or ("mp4" if pictures.has_video() else "gif")
-    data = (pictures.mp4 if kind == "mp4" else pictures.gif)(pixels, fps, scale=scale)
-    return Video(data, kind, len(pixels), fps, every)
-
-
-def plot(source: EpisodeReader, episode: EpisodeFields, columns: Sequence[str] | None) -> Picture:
-    """Return a plot; see `Episode.plot`."""
-    paths = curve_columns(source.columns, _FEW)[:_PANELS] if columns is None else columns
-    values: dict[str, npt.NDArray[Any]] = {}
-    for path in paths:
-        values[path] = source.episode(path, episode)[: episode.length]
-        if columns is None and path == "reward":
-            values["return so far"] = np.cumsum(values[path], axis=0, dtype=np.float64)
-    return Picture(pictures.curves(values, title=_name(episode)))
+    return Video(pictures.movie(pixels, kind, fps, scale=scale), kind, len(pixels), fps, every)
 
 
 def html(source: EpisodeReader | None, episode: EpisodeFields) -> str:
-    """Show an episode as a table, and a film strip or a plot."""
+    """Show an episode as a table, and a film strip where it has pictures."""
     rows: list[tuple[str, object]] = [
         ("stream", episode.stream),
         ("steps", f"{episode.length:,}, from {episode.start} on"),
@@ -94,14 +78,9 @@ def _returns(source: EpisodeReader, episode: EpisodeFields) -> tuple[str, str]:
 
 
 def _drawn(source: EpisodeReader, episode: EpisodeFields) -> str:
-    if pictures.picture_columns(source.columns):
-        return image(film_strip(source, episode, 8, None).data, "film strip")
-    return image(plot(source, episode, None).data, "rewards and actions")
-
-
-def _name(episode: EpisodeFields) -> str:
-    tag = f", {episode.tag}" if episode.tag else ""
-    return f"episode {episode.id}: {episode.length:,} steps from {episode.start} on, {episode.ending}{tag}"
+    if not pictures.picture_columns(source.columns):
+        return ""
+    return image(film_strip(source, episode, 8, None), "film strip")
 
 
 def _rows(path: str, episode: EpisodeFields, n: int) -> npt.NDArray[np.int64]:
@@ -116,7 +95,7 @@ def _picture(source: EpisodeReader) -> str:
     """Return the column of pictures that is shown where none is asked for."""
     found = next(iter(pictures.picture_columns(source.columns)), None)
     if found is None:
-        raise InputError("no column of this buffer has pictures; see its values with .frames(column), or .plot()")
+        raise InputError("no column of this buffer has pictures; see its values with .frames(column)")
     return found
 
 

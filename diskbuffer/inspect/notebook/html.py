@@ -7,43 +7,34 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.plugin import Picture
 
 
-def escaped(value: object) -> str:
-    """Return a value as text that means nothing in HTML."""
-    return html.escape(str(value))
-
-
-def data_uri(data: bytes, kind: str) -> str:
-    """Return bytes as an address that has them in itself."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def image(png: bytes, alt: str) -> str:
+def image(picture: Picture, alt: str) -> str:
     """Show a PNG."""
-    return f'<img src="{data_uri(png, "image/png")}" alt="{escaped(alt)}" style="max-width:100%">'
+    data = base64.b64encode(picture.data).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}" style="max-width:100%">'
 
 
 def table(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
     """Show rows of values; the first of each is bold where there is no `head`."""
     lines = ["".join(_cell("th", name) for name in head)] if head else []
-    for first, *others in rows:
-        lines.append(_cell("td" if head else "th", first) + "".join(_cell("td", value) for value in others))
+    lines += ["".join(_cell("td" if at or head else "th", value) for at, value in enumerate(row)) for row in rows]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _cell(kind: str, value: object) -> str:
-    return f'<{kind} style="text-align:left;padding:2px 12px 2px 0">{escaped(value)}</{kind}>'
+    return f'<{kind} style="text-align:left;padding:2px 12px 2px 0">{html.escape(str(value))}</{kind}>'
 
 
-def title(text: str, *, details: str = "") -> str:
+def title(text: str, details: str = "") -> str:
     """Show what something is, and what is known of it besides."""
-    return f"<div><b>{escaped(text)}</b> {escaped(details)}</div>"
+    return f"<div><b>{html.escape(text)}</b> {html.escape(details)}</div>"
 
 
 def note(text: str) -> str:
     """Show a remark."""
-    return f'<div style="opacity:0.7">{escaped(text)}</div>'
+    return f'<div style="opacity:0.7">{html.escape(text)}</div>'
 
 
 def unless_it_fails(draw: Callable[[], str], otherwise: str = "") -> str:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from diskbuffer.errors import NOT_OF_ARGUMENTS, DiskBufferError, EvictedError, InputError, MissingPackageError
-from diskbuffer.inspect.page import health, table
-from diskbuffer.inspect.page.episode import describe_episode, find_episode
+from diskbuffer.inspect.page import feeds
 from diskbuffer.inspect.page.guard import Guard
-from diskbuffer.inspect.page.overview import overview
-from diskbuffer.inspect.page.picture import frame
-from diskbuffer.inspect.page.static_files import static_files
 from diskbuffer.inspect.page.watched import NotThereError, Watched
 
 Values = Mapping[str, str]
@@ -33,80 +28,73 @@ _STATUS = (
     *((MissingPackageError, 501), (NOT_OF_ARGUMENTS, 500), (InputError, 400)),
     *((EvictedError, 410), (NotThereError, 503)),
 )
-_FOR_GOOD = "private, max-age=86400, immutable"
 
 
 class Page:
-    """The feeds of one store."""
+    """What a store's page asks for."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._heavy = threading.Lock()  # one at a time: each takes all cores, or much memory
+        self.feeds: dict[str, Callable[[Values], dict[str, Any]]] = {
+            "state": self._state,
+            "overview": lambda _: feeds.overview(watched.last.seen()),
+            "timeline": lambda asked: feeds.timeline(watched.last.seen(), asked.get("where", "")),
+            "episodes": self._episodes,
+            "episode": lambda asked: feeds.episode(
+                watched.last.seen(), step=_int(asked, "step"), id=_int(asked, "id"), by=_int(asked, "by") or 0
+            ),
+            "findings": self._findings,
+        }
 
-    def state(self, _: Values) -> dict[str, Any]:
+    def _state(self, _: Values) -> dict[str, Any]:
         """Return what changes: this is asked for every second."""
-        state, path = self._watched.look(), str(self._watched.path)
-        found: dict[str, Any] = {"name": self._watched.path.name, "path": path, "literal": repr(path), "shell": shlex.quote(path)}
-        found |= {"token": state.token, "version": state.version, "time": time.monotonic()}
+        state, path = self._watched.look(), self._watched.path
+        found = {"name": path.name, "path": str(path), "token": state.token, "version": state.version, "time": time.monotonic()}
         if (reader := state.reader) is None:
             return found | {"here": False, "message": state.message}
         steps, added = (int(counts.sum()) for counts in reader.counts())
         return found | {"here": True, "steps": steps, "added": added, "writer": reader.writer, "damage": reader.info.damage}
 
-    def overview(self, _: Values) -> dict[str, Any]:
-        """Return the store as a whole."""
-        return overview(self._watched.last().seen())
+    def _episodes(self, asked: Values) -> dict[str, Any]:
+        return feeds.table(
+            self._watched.last.seen(),
+            self._watched.path,
+            asked.get("where", ""),
+            asked.get("sort", "ended"),
+            descending=asked.get("descending") == "true",
+            offset=_int(asked, "offset") or 0,
+            limit=_int(asked, "limit") or 50,
+        )
 
-    def timeline(self, asked: Values) -> dict[str, Any]:
-        """Return the episodes as points."""
-        return table.points(self._watched.last().seen(), asked.get("where", ""))
-
-    def episodes(self, asked: Values) -> dict[str, Any]:
-        """Return a page of the table of episodes."""
-        episodes = self._watched.last().seen().episodes()
-        sort, where, descending = asked.get("sort", "ended"), asked.get("where", ""), asked.get("descending") == "true"
-        return table.page_of_rows(episodes, where, sort, descending, _int(asked, "offset", 0), _int(asked, "limit", 50))
-
-    def chosen(self, asked: Values) -> dict[str, Any]:
-        """Return the episodes of a stretch of the time line."""
-        first, last = _float(asked, "first", -np.inf), _float(asked, "last", np.inf)
-        return table.between(self._watched.last().seen(), asked.get("where", ""), first, last, _int(asked, "limit", 5000))
-
-    def episode(self, asked: Values) -> dict[str, Any]:
-        """Return one episode: with a ``step``, of an ``id``, so many newer than that (``by``), or the newest that is over."""
-        reader = self._watched.last().seen()
-        wanted = {name: _int(asked, name, 0) for name in ("step", "id", "by") if asked.get(name)}
-        return describe_episode(reader, find_episode(reader.episodes(), reader.info.streams, wanted))
-
-    def findings(self, _: Values) -> dict[str, Any]:
-        """Return what statistics find."""
-        reader = self._watched.last().seen()
+    def _findings(self, _: Values) -> dict[str, Any]:
+        reader = self._watched.last.seen()
         with self._heavy:
-            return health.findings(reader)
+            return feeds.findings(reader)
 
-    def explained(self, error: Exception, token: str | None = None) -> Exception:
-        """Return the reason for an error: that the store is gone by now, or another one, where that is so."""
-        if _status(error) not in (410, 500):
-            return error
-        before = token or self._watched.last().token
-        now = self._watched.look(at_once=True)
-        if now.reader is None:
-            return NotThereError(now.message)
-        return error if now.token == before else NotThereError("another store is at the path by now")
-
-    def frame(self, request: Request) -> Response:
+    def frame(self, asked: Values) -> Response:
         """Return the picture of a step; it is the same for good, within one token."""
-        asked = request.query_params
-        try:
-            state = self._watched.last()
-            if asked.get("of", state.token) != state.token:
-                state = self._watched.look()
-                if asked["of"] != state.token:
-                    raise NotThereError("another store is at the path by now")
-            picture = frame(state.seen(), asked.get("column", "obs"), _int(asked, "step", 0), stacked=bool(asked.get("stack")))
-        except (DiskBufferError, OSError) as error:
-            return _refusal(self.explained(error, asked.get("of")))
-        return Response(picture, media_type="image/png", headers={"Cache-Control": _FOR_GOOD if "of" in asked else "no-store"})
+        of, state = asked.get("of"), self._watched.last
+        if of not in (None, state.token) and of != (state := self._watched.look()).token:
+            raise NotThereError(state.message or "another store is at the path by now")
+        column, step = asked.get("column", "obs"), _int(asked, "step") or 0
+        picture = feeds.frame(state.seen(), column, step, stacked=bool(asked.get("stack")))
+        cache = "no-store" if of is None else "private, max-age=86400, immutable"
+        return Response(picture, media_type="image/png", headers={"Cache-Control": cache})
+
+    def answer(self, make: Callable[[Values], Response]) -> Callable[[Request], Response]:
+        """Return what answers a request, also where it fails: because the store is gone by now, or another one, or why else."""
+
+        def answer(request: Request) -> Response:
+            before = request.query_params.get("of") or self._watched.last.token
+            try:
+                return make(request.query_params)
+            except (DiskBufferError, OSError) as error:
+                if status(error) in (410, 500) and (now := self._watched.look(at_once=True)).token != before:
+                    error = NotThereError(now.message or "another store is at the path by now")
+                return _json({"message": str(error)}, status(error))
+
+        return answer
 
 
 def create_app(watched: Watched, prefix: str = "") -> Starlette:
@@ -118,68 +106,43 @@ def create_app(watched: Watched, prefix: str = "") -> Starlette:
     prefix : str
         Before all paths, such as "/k3x9": what is not below it is not found.
     """
-    page = Page(watched)
-    feeds = [
-        *(page.state, page.overview, page.timeline, page.episodes, page.chosen, page.episode, page.findings),
-    ]
+    page, static = Page(watched), StaticFiles(packages=[("diskbuffer.inspect.page", "static")])
+
+    async def index(request: Request) -> Response:
+        return await static.get_response("index.html", request.scope)
+
+    def feed(make: Callable[[Values], dict[str, Any]]) -> Callable[[Request], Response]:
+        return page.answer(lambda asked: _json(make(asked)))
+
     routes = [
-        Route("/", _static("index.html")),
-        Route("/frame.png", page.frame),
-        *(Route(f"/api/{feed.__name__}", _feed(feed, page.explained)) for feed in feeds),
-        *(Route(f"/static/{name}", _static(name)) for name in static_files() if name != "index.html"),
+        Route("/", index),
+        Route("/frame.png", page.answer(page.frame)),
+        *(Route(f"/api/{name}", feed(make)) for name, make in page.feeds.items()),
+        Mount("/static", static),
     ]
     below: list[Any] = [Mount(prefix, routes=routes), Route("/{path:path}", _nothing)] if prefix else routes
     return Starlette(routes=below, middleware=[Middleware(Guard), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)])
-
-
-def _feed(feed: Callable[[Values], dict[str, Any]], explained: Callable[[Exception], Exception]) -> Callable[[Request], Response]:
-    def answer(request: Request) -> Response:
-        try:
-            return _json(feed(request.query_params))
-        except (DiskBufferError, OSError) as error:
-            return _refusal(explained(error))
-
-    return answer
-
-
-def _static(name: str) -> Callable[[Request], Response]:
-    contents, media_type = static_files()[name]
-
-    def answer(_: Request) -> Response:
-        return Response(contents, media_type=media_type, headers={"Cache-Control": "no-cache"})
-
-    return answer
 
 
 def _nothing(_: Request) -> Response:
     return PlainTextResponse("There is nothing here. Open the address that `diskbuffer view` printed, all of it.\n", 404)
 
 
-def _status(error: Exception) -> int:
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+def status(error: Exception) -> int:
+    """Return the status of HTTP for an error."""
+    return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
 
 
-def _refusal(error: Exception) -> Response:
-    return _json({"message": str(error)}, _status(error))
-
-
-def _json(values: Mapping[str, Any], status: int = 200) -> Response:
+def _json(values: Mapping[str, Any], code: int = 200) -> Response:
     body = json.dumps(values, allow_nan=False, separators=(",", ":"))
-    return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
+    return Response(body, code, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def _int(asked: Values, name: str, default: int) -> int:
+def _int(asked: Values, name: str) -> int | None:
     try:
-        found = int(asked.get(name) or default)
+        found = int(asked[name]) if asked.get(name) else None
     except ValueError:
         found = _MOST + 1
-    if abs(found) > _MOST:
+    if found is not None and abs(found) > _MOST:
         raise InputError(f"{name} must be an integer of 62 bits, found {asked[name][:100]!r}")
     return found
-
-
-def _float(asked: Values, name: str, default: float) -> float:
-    try:
-        return float(asked.get(name) or default)
-    except ValueError:
-        raise InputError(f"{name} must be a number, found {asked[name]!r}") from None

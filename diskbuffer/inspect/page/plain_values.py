@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,14 @@ import numpy.typing as npt
 _DIGITS = 6
 
 
-def thinned(values: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64] | None:
-    """Choose rows of (n, k) values so that what is drawn of them looks the same; None where all can be.
+def thinned(values: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64]:
+    """Choose rows of (n, k) values so that what is drawn of them looks the same; all where there are no more than `most`.
 
     The rows are cut into stretches, and of each the smallest and the largest value of every column is kept.
     """
     n, k = values.shape
     if n <= most:
-        return None
+        return np.arange(n)
     size = -(-n * 2 * k // most)
     whole = n // size * size
     keep = [np.array([0, n - 1])]
@@ -46,24 +47,6 @@ def running_mean(values: npt.NDArray[Any], at: npt.NDArray[np.int64], window: in
 
 def to_list(values: npt.NDArray[Any]) -> list[Any]:
     """Return (n,) values as a list: integers as they are, floats with six digits, None for NaN and infinities."""
-    if values.dtype.kind == "b":
-        values = values.astype(np.int64)
     if values.dtype.kind != "f":
-        return list(values.tolist())
-    wide = values.astype(np.float64)
-    finite = np.isfinite(wide)
-    size = np.abs(np.where(finite & (wide != 0), wide, 1.0))
-    scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), -280, 280)
-    rounded = np.round(np.where(finite, wide, 0.0) * scale) / scale
-    if finite.all():
-        return list(rounded.tolist())
-    return [value if there else None for value, there in zip(rounded.tolist(), finite.tolist(), strict=True)]
-
-
-def scalar(value: Any) -> Any:
-    """Return one number as JSON holds it."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return to_list(np.array([value]))[0]
-    return value
+        return list((values + 0 if values.dtype.kind == "b" else values).tolist())
+    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in values.tolist()]

@@ -2,21 +2,7 @@
 
 from diskbuffer.inspect.pictures.curves import curves
 from diskbuffer.inspect.pictures.film_strip import film_strip, spread
-from diskbuffer.inspect.pictures.frames import PictureKind, as_picture, as_pictures, picture_columns, picture_kind
-from diskbuffer.inspect.pictures.images import png
-from diskbuffer.inspect.pictures.movies import gif, has_video, mp4
+from diskbuffer.inspect.pictures.frames import as_pictures, picture_columns, picture_kind
+from diskbuffer.inspect.pictures.movies import has_video, movie
 
-__all__ = [
-    "PictureKind",
-    "as_picture",
-    "as_pictures",
-    "curves",
-    "film_strip",
-    "gif",
-    "has_video",
-    "mp4",
-    "picture_columns",
-    "picture_kind",
-    "png",
-    "spread",
-]
+__all__ = ["as_pictures", "curves", "film_strip", "has_video", "movie", "picture_columns", "picture_kind", "spread"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError
 
 UInt8 = npt.NDArray[np.uint8]
@@ -19,14 +20,6 @@ _COLOURS = np.array(
     [(240, 228, 66), (86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (0, 114, 178), (255, 255, 255)],
     np.uint8,
 )
-
-
-class _Column(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def np_dtype(self) -> np.dtype[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ def picture_kind(shape: tuple[int, ...], dtype: npt.DTypeLike) -> PictureKind | 
     return PictureKind(height, width, axis, planes)
 
 
-def picture_columns(columns: Mapping[str, _Column]) -> dict[str, PictureKind]:
+def picture_columns(columns: Mapping[str, Column]) -> dict[str, PictureKind]:
     """Return those of a store's columns that are pictures, the observation's first; by path, as ``buffer.columns`` has them."""
     found = {path: kind for path, c in columns.items() if (kind := picture_kind(c.shape, c.np_dtype)) is not None}
     return dict(sorted(found.items(), key=lambda item: item[0].split("/")[0] != "obs"))
@@ -109,12 +102,6 @@ def as_pictures(frames: npt.NDArray[Any]) -> UInt8:
     shown = planes[:, -3:] if kind.colour else planes[:, -1:]
     pixels = _to_bytes(shown)
     return np.ascontiguousarray(np.moveaxis(pixels, 1, -1) if kind.colour else pixels[:, 0])
-
-
-def as_picture(frame: npt.NDArray[Any]) -> UInt8:
-    """Turn one row of a picture column into pixels, (H, W) or (H, W, 3) uint8; see `as_pictures`."""
-    found: UInt8 = as_pictures(np.asarray(frame)[None])[0]
-    return found
 
 
 def _to_bytes(values: npt.NDArray[Any]) -> UInt8:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures
-from diskbuffer.inspect.pictures.images import check_size, enlarged, pillow
+from diskbuffer.inspect.pictures.images import enlarged, pillow
 from diskbuffer.plugin import require
 
-_FASTEST_GIF = 50  # frames a second: browsers slow down what is faster
+_FASTEST = {"gif": 50, "mp4": 240}  # frames a second: browsers slow down GIFs that are faster
 _COLOURS = 256  # of a GIF
 _QUALITY = "16"  # of x264: 0 loses nothing, 23 is its default, and 18 is said to look like the original
 _KEY_FRAMES = 25  # apart, so that a player can jump
@@ -28,74 +28,45 @@ def has_video() -> bool:
     return importlib.util.find_spec("av") is not None
 
 
-def gif(frames: npt.NDArray[Any], fps: float = 15, *, scale: int = 1) -> bytes:
-    """Return frames as a GIF that plays for ever.
+def movie(frames: npt.NDArray[Any], kind: str, fps: float = 15, *, scale: int = 1) -> bytes:
+    """Return frames as a movie.
 
     Parameters
     ----------
     frames : (n, ...) array
         Rows of a picture column, as `as_pictures` takes them.
+    kind : str
+        "mp4" (H.264), in which the last pixels of a side are repeated where that is an odd number. Or "gif", which plays for
+        ever, with the exact colours where all frames together have 256 at most, as grey ones have; else with the nearest of 256.
     fps : float
-        Frames a second, up to 50. A GIF counts hundredths of a second, so what is no divisor of 100 alternates between two
-        lengths. A frame like the one before it only makes that longer.
+        Frames a second: up to 240; of a GIF, which counts hundredths of a second, up to 50.
     scale : int
         How many pixels, each way, one pixel becomes.
 
-    Returns
-    -------
-    bytes
-        With the exact colours where all frames together have 256 at most, as grey ones have; else with the nearest of 256.
-
     Raises
     ------
     InputError
-        The frames are no pictures, or there are none, or they are too large, or `fps` is not from 1 to 50.
+        The frames are no pictures, or there are none, or they are too large, or `fps` is not from 1 to that.
     MissingPackageError
-        pillow is not installed.
+        PyAV, or pillow, is not installed.
     """
-    pixels = _checked(frames, fps, scale, _FASTEST_GIF)
-    images = _with_palette(pixels)
-    ends = np.rint(np.arange(1, len(images) + 1) * 100 / fps).astype(np.int64) * 10  # milliseconds
-    lasting = np.diff(ends, prepend=0).tolist()
-    file = io.BytesIO()
-    images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=lasting, loop=0, optimize=False)
-    return file.getvalue()
-
-
-def mp4(frames: npt.NDArray[Any], fps: float = 15, *, scale: int = 1) -> bytes:
-    """Return frames as an MP4 (H.264), which every browser plays.
-
-    Parameters
-    ----------
-    frames, scale
-        As in `gif`. Where a side has an odd number of pixels, its last ones are repeated, for H.264 has pairs of them.
-    fps : float
-        Frames a second, up to 240.
-
-    Raises
-    ------
-    InputError
-        As in `gif`.
-    MissingPackageError
-        PyAV is not installed.
-    """
-    file = io.BytesIO()
-    write_mp4(file, iter([_checked(frames, fps, scale, 240)]), fps)
+    if not 1 <= fps <= _FASTEST[kind]:
+        raise InputError(f"fps must be from 1 to {_FASTEST[kind]}, found {fps!r}; leave frames out to make it faster")
+    if not len(frames):
+        raise InputError("expected frames to make a movie of, found none")
+    pixels, file = enlarged(as_pictures(frames), scale), io.BytesIO()
+    if kind == "mp4":
+        write_mp4(file, iter([pixels]), fps)
+    else:
+        images = _with_palette(pixels)
+        ends = np.rint(np.arange(1, len(images) + 1) * 100 / fps).astype(np.int64) * 10  # milliseconds
+        lasting = np.diff(ends, prepend=0).tolist()
+        images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=lasting, loop=0, optimize=False)
     return file.getvalue()
 
 
 def write_mp4(file: IO[bytes], blocks: Iterator[UInt8], fps: float) -> None:
-    """Write an MP4, frame by frame.
-
-    Parameters
-    ----------
-    file : binary file
-        Open for writing.
-    blocks : iterator of (n, H, W) or (n, H, W, 3) uint8 arrays
-        Consecutive frames, at least one.
-    fps : float
-        As in `mp4`.
-    """
+    """Write an MP4 to a binary file, from blocks of consecutive frames, each (n, H, W) or (n, H, W, 3) uint8, at least one."""
     av = require("av", "av", "video", "to make an MP4")
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
@@ -113,30 +84,16 @@ def write_mp4(file: IO[bytes], blocks: Iterator[UInt8], fps: float) -> None:
         container.mux(stream.encode())
 
 
-def _checked(frames: npt.NDArray[Any], fps: float, scale: int, fastest: float) -> UInt8:
-    """Return the pixels of a movie."""
-    if not 1 <= fps <= fastest:
-        raise InputError(f"fps must be from 1 to {fastest}, found {fps!r}; leave frames out to make it faster")
-    if not len(frames):
-        raise InputError("expected frames to make a movie of, found none")
-    pixels = as_pictures(frames)
-    check_size(pixels.shape[1] * scale, pixels.shape[2] * scale)
-    return enlarged(pixels, scale)
-
-
 def _with_palette(pixels: UInt8) -> list[Any]:
     """Return images of 256 colours at most: the exact ones where there are no more in all frames together."""
     image = pillow()
     if pixels.ndim == 3:
         return [image.fromarray(each) for each in pixels]
     packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    colours = np.unique(packed)
+    colours, numbers = np.unique(packed, return_inverse=True)
     if len(colours) > _COLOURS:
         return [image.fromarray(each).quantize(_COLOURS, dither=image.Dither.NONE) for each in pixels]
-    palette = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8).tobytes()
-    found = []
-    for each in packed:
-        indexed = image.fromarray(np.searchsorted(colours, each).astype(np.uint8))
-        indexed.putpalette(palette)
-        found.append(indexed)
-    return found
+    images = [image.fromarray(each) for each in numbers.reshape(packed.shape).astype(np.uint8)]
+    for each in images:
+        each.putpalette(np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8).tobytes())
+    return images

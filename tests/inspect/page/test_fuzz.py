@@ -63,7 +63,6 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "api/overview": (),
     "api/timeline": ("where",),
     "api/episodes": ("where", "sort", "descending", "offset", "limit"),
-    "api/chosen": ("where", "first", "last", "limit"),
     "api/episode": ("step", "id", "by"),
 }
 LIKELY = {"column": ("obs",), "stack": ("1",), "sort": ("ended", "return"), "batch_size": ("1", "7"), "batches": ("1", "2")}

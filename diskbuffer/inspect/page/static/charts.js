@@ -1,39 +1,38 @@
 // Curves and points, by uPlot: sized by their box, coloured by the theme, and named for those who do not see them.
 
-import { number } from "./api.js";
+import { element, number, plural } from "./api.js";
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
 const all = new Set();
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all.forEach((chart) => chart.redraw()));
 
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-dark.addEventListener("change", () => all.forEach((chart) => chart.redraw()));
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
+const axis = (size) => ({
+  size,
+  gap: 4,
+  stroke: () => colour("soft"),
+  grid: { stroke: () => colour("line"), width: 1 },
+  ticks: { show: false },
+  font: "11px system-ui, sans-serif",
+  values: (_, splits) => splits.map((value) => (value === null ? "" : Math.abs(value) >= 1e4 ? short.format(value) : number(value))),
+});
 
-function tick(value) {
-  const size = Math.abs(value);
-  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
-  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(4))}k`;
-  return number(value).replace(/,/g, "");
-}
-
-function axis(more) {
+function drawn({ name, colour: stroke, kind, width }) {
+  const points = kind === "points";
   return {
-    stroke: () => colour("soft"),
-    grid: { stroke: () => colour("line"), width: 1 },
-    ticks: { show: false },
-    font: "11px system-ui, sans-serif",
-    values: (_, splits) => splits.map((value) => (value === null ? "" : tick(value))),
-    ...more,
+    label: name,
+    stroke: () => colour(stroke),
+    width: points ? 0 : (width ?? 1.5),
+    paths: points ? () => null : kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined,
+    points: { show: points, size: 5, width: 0, fill: () => colour(stroke) },
   };
 }
 
 // A chart in a box. `series` are { name, colour, kind: "line" | "points" | "steps", width };
-// data are [x, y, y, ...], of numbers or null.
+// data are [x, y, y, ...], of numbers or null. `click` gets (x, y, plot), `select` the ends of a stretch that is dragged over.
 export class Chart {
-  constructor(box, { series, label, select = null, click = null, yMin = null, xName = "" }) {
-    Object.assign(this, { box, series, label, select, click, yMin, xName });
-    this.plot = null;
-    this.data = null;
-    this.shape = "";
+  constructor(box, { series, label, select = null, click = null, yMin = Infinity }) {
+    Object.assign(this, { box, series, label, select, click, yMin, plot: null, data: null, mark: null });
     this.observer = new ResizeObserver(() => this.fit());
     this.observer.observe(box);
     all.add(this);
@@ -46,14 +45,10 @@ export class Chart {
   }
 
   fit() {
-    const { clientWidth: width } = this.box;
+    const { clientWidth: width, clientHeight: height } = this.box;
     if (!width || !this.data) return;
-    if (!this.plot) this.draw();
-    else if (width !== this.plot.width) this.plot.setSize({ width, height: this.height() });
-  }
-
-  height() {
-    return Math.max(60, this.box.clientHeight);
+    if (!this.plot) this.draw(width, height);
+    else if (width !== this.plot.width) this.plot.setSize({ width, height });
   }
 
   redraw() {
@@ -63,73 +58,46 @@ export class Chart {
   }
 
   set(data, words = "") {
-    this.data = data;
     const n = data[0].length;
-    this.box.setAttribute("aria-label", `${this.label}: ${words || (n ? `${n} points` : "nothing yet")}`);
+    this.data = n ? data : null;
+    this.box.setAttribute("aria-label", `${this.label}: ${words || (n ? plural(n, "point") : "nothing yet")}`);
     this.box.querySelector(".nothing")?.remove();
     if (!n) {
-      this.plot?.destroy();
-      this.plot = null;
-      const nothing = document.createElement("p");
-      nothing.className = "nothing";
-      nothing.textContent = words || "nothing yet";
-      this.box.append(nothing);
-      this.data = null;
-      return;
-    }
-    if (this.plot) this.plot.setData(data);
+      this.redraw();
+      this.box.append(element("p.nothing", {}, words || "nothing yet"));
+    } else if (this.plot) this.plot.setData(data);
     else this.fit();
   }
 
-  draw() {
-    const chart = this;
-    const paths = { steps: () => uPlot.paths.stepped({ align: 1 }) };
+  draw(width, height) {
+    const points = this.series.some(({ kind }) => kind === "points");
+    const around = (low, high) => {
+      const room = low === high ? 1 : points ? (high - low) / 80 : 0;
+      return [low - room, high + room];
+    };
+    const beside = (low, high) => {
+      if (low === null) return [0, 1];
+      const bottom = Math.min(low, this.yMin);
+      const room = high - bottom || Math.abs(high) || 1;
+      return [bottom === this.yMin ? bottom : bottom - 0.06 * room, high + 0.08 * room];
+    };
+    const selected = (plot) => {
+      const { left, width } = plot.select;
+      if (!this.select || width < 3) return;
+      this.select(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+      plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    };
     const options = {
-      width: this.box.clientWidth,
-      height: this.height(),
+      width,
+      height,
       legend: { show: false },
       padding: [8, 12, 0, 0],
       cursor: { drag: { x: Boolean(this.select), y: false, setScale: false }, y: false, points: { show: false } },
       select: { show: Boolean(this.select) },
-      scales: {
-        x: {
-          time: false,
-          range: (_, low, high) => {
-            const room = low === high ? 1 : this.series.some(({ kind }) => kind === "points") ? (high - low) / 80 : 0;
-            return [low - room, high + room];
-          },
-        },
-        y: {
-          range: (_, low, high) => {
-            if (low === null) return [0, 1];
-            const bottom = this.yMin === null ? low : Math.min(low, this.yMin);
-            const room = high - bottom || Math.abs(high) || 1;
-            return [bottom === this.yMin && low >= this.yMin ? bottom : bottom - 0.06 * room, high + 0.08 * room];
-          },
-        },
-      },
-      axes: [axis({ size: 26, gap: 4 }), axis({ size: 46, gap: 4 })],
-      series: [
-        { label: this.xName },
-        ...this.series.map((one) => ({
-          label: one.name,
-          stroke: () => colour(one.colour),
-          width: one.kind === "points" ? 0 : (one.width ?? 1.5),
-          paths: one.kind === "points" ? () => null : paths[one.kind]?.(),
-          points: one.kind === "points" ? { show: true, size: one.size ?? 4, width: 0, fill: () => colour(one.colour) } : { show: false },
-        })),
-      ],
-      hooks: {
-        setSelect: [
-          (plot) => {
-            if (!chart.select || plot.select.width < 3) return;
-            const from = plot.posToVal(plot.select.left, "x");
-            chart.select(from, plot.posToVal(plot.select.left + plot.select.width, "x"));
-            plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-          },
-        ],
-        draw: [(plot) => chart.mark !== undefined && chart.mark !== null && drawMark(plot, chart.mark)],
-      },
+      scales: { x: { time: false, range: (_, low, high) => around(low, high) }, y: { range: (_, low, high) => beside(low, high) } },
+      axes: [axis(26), axis(46)],
+      series: [{}, ...this.series.map(drawn)],
+      hooks: { setSelect: [selected], draw: [(plot) => this.mark !== null && drawMark(plot, this.mark)] },
     };
     this.plot = new uPlot(options, this.data, this.box);
     if (this.click) listen(this.plot, this.click);
@@ -137,23 +105,15 @@ export class Chart {
 
   // A vertical line at x: where the player is.
   setMark(x) {
-    if (x === this.mark) return;
     this.mark = x;
     this.plot?.redraw(false, false);
   }
 }
 
-function drawMark(plot, x) {
-  const at = Math.round(plot.valToPos(x, "x", true));
-  const { ctx, bbox } = plot;
-  if (at < bbox.left - 1 || at > bbox.left + bbox.width + 1) return;
+function drawMark({ ctx, bbox, valToPos }, x) {
   ctx.save();
-  ctx.strokeStyle = colour("mean");
-  ctx.lineWidth = Math.max(1, devicePixelRatio);
-  ctx.beginPath();
-  ctx.moveTo(at, bbox.top);
-  ctx.lineTo(at, bbox.top + bbox.height);
-  ctx.stroke();
+  ctx.fillStyle = colour("mean");
+  ctx.fillRect(Math.round(valToPos(x, "x", true)), bbox.top, Math.max(1, devicePixelRatio), bbox.height);
   ctx.restore();
 }
 
@@ -164,8 +124,7 @@ function listen(plot, click) {
   plot.over.addEventListener("pointerup", (event) => {
     if (down === null || Math.hypot(event.clientX - down[0], event.clientY - down[1]) > 4) return;
     const box = plot.over.getBoundingClientRect();
-    const left = event.clientX - box.left;
-    click(plot.posToVal(left, "x"), plot.posToVal(event.clientY - box.top, "y"), plot);
+    click(plot.posToVal(event.clientX - box.left, "x"), plot.posToVal(event.clientY - box.top, "y"), plot);
   });
   plot.over.style.cursor = "pointer";
 }

@@ -1,4 +1,4 @@
-// What statistics find, in words.
+// What looks wrong in the data, in words.
 
 import { $, element, get } from "./api.js";
 
@@ -6,7 +6,7 @@ let app, looked = null;
 
 export function start(its) {
   app = its;
-  $("look-again").addEventListener("click", () => look());
+  $("look-again").addEventListener("click", look);
 }
 
 export function show() {
@@ -14,19 +14,11 @@ export function show() {
 }
 
 async function look() {
-  const button = $("look-again");
-  button.disabled = true;
-  looked = app.state?.token ?? null;
+  $("look-again").disabled = true;
   $("data-note").textContent = "looking at the data …";
-  try {
-    const found = await get("findings");
-    $("data-note").textContent = found.note;
-    $("findings").replaceChildren(...found.findings.map(({ kind, text }) => element(`li.${kind}`, {}, text)));
-  } catch (error) {
-    $("data-note").textContent = error.message;
-    $("findings").replaceChildren();
-    looked = null;
-  } finally {
-    button.disabled = false;
-  }
+  looked = app.state?.token ?? null;
+  const found = await get("findings").catch((error) => ({ note: error.message, findings: [] }));
+  $("data-note").textContent = found.note;
+  $("findings").replaceChildren(...found.findings.map(({ kind, text }) => element(`li.${kind}`, {}, text)));
+  $("look-again").disabled = false;
 }

@@ -1,6 +1,6 @@
-// The frame of the page: panels, what is watched, keys. The state is in the address's fragment, so that a link leads to a place.
+// The page around the panels: what is watched, keys. The state is in the address's fragment, so that a link leads to a place.
 
-import { $, count, failed, get } from "./api.js";
+import { $, failed, get, number } from "./api.js";
 import * as episodes from "./episodes.js";
 import * as health from "./health.js";
 import * as overview from "./overview.js";
@@ -42,7 +42,7 @@ function describe(state) {
     ? "not there"
     : state.writer
       ? `being written by process ${state.writer.pid ?? "?"}`
-      : `${count(state.steps)} steps, nobody writes`;
+      : `${number(state.steps)} steps, nobody writes`;
   failed(state.here ? null : state.message, "store");
 }
 

@@ -1,37 +1,24 @@
 // Steps, episodes, returns over time, lengths, disk by column, steps a second, who writes.
 
-import { $, count, element, facts, get, list, number, plural, throttled } from "./api.js";
+import { $, element, get, number, plural, throttled } from "./api.js";
 import { Chart } from "./charts.js";
 
 const seen = []; // [seconds, steps ever added, of which store], since the page was opened or the store was replaced
 const KEPT = 1800;
-let returns, lengths, pacing, app;
+let app, returns, lengths, pacing, points;
 
 export function start(its) {
   app = its;
-  returns = new Chart($("returns-chart"), {
-    label: "Return of each episode",
-    xName: "step",
-    series: [{ name: "return", colour: "accent", kind: "points", size: 4 }, { name: "mean", colour: "mean", width: 2 }],
-    click: (x) => play(x),
-  });
-  lengths = new Chart($("lengths-chart"), {
-    label: "Length of each episode",
-    xName: "step",
-    yMin: 0,
-    series: [{ name: "length", colour: "accent", kind: "points", size: 4 }, { name: "mean", colour: "mean", width: 2 }],
-    click: (x) => play(x),
-  });
+  const chart = (id, label, name, yMin) =>
+    new Chart($(id), { label, yMin, click: play, series: [{ name, colour: "accent", kind: "points" }, { name: "mean", colour: "mean", width: 2 }] });
+  returns = chart("returns-chart", "Return of each episode", "return");
+  lengths = chart("lengths-chart", "Length of each episode", "length", 0);
   pacing = new Chart($("pace-chart"), { label: "Steps a second", yMin: 0, series: [{ name: "steps a second", colour: "accent", kind: "steps" }] });
 }
 
-let line = null;
-
 function play(x) {
-  if (!line) return;
-  let best = 0;
-  for (let i = 1; i < line.when.length; i++) if (Math.abs(line.when[i] - x) < Math.abs(line.when[best] - x)) best = i;
-  app.go("player", { a: line.episode[best] });
+  const far = points.ended.map((ended) => Math.abs(ended - x));
+  app.go("player", { id: points.episode[far.indexOf(Math.min(...far))] });
 }
 
 export function pace(state) {
@@ -42,76 +29,60 @@ export function pace(state) {
   if (app.panel === "overview") drawPace();
 }
 
-function rate(span = 10) {
-  if (seen.length < 2) return null;
-  const last = seen.at(-1);
-  const first = seen.find(([time]) => last[0] - time <= span) ?? seen[0];
-  return last[0] > first[0] ? (last[1] - first[1]) / (last[0] - first[0]) : null;
-}
+const rate = (from, to) => (to[0] > from[0] ? (to[1] - from[1]) / (to[0] - from[0]) : 0);
 
 function drawPace() {
-  const x = [];
-  const y = [];
-  for (let i = 1; i < seen.length; i++) {
-    const took = seen[i][0] - seen[i - 1][0];
-    if (took > 0) x.push(Math.round(seen[i][0] - seen[0][0])), y.push((seen[i][1] - seen[i - 1][1]) / took);
-  }
+  if (!seen.length) return;
+  const y = seen.slice(1).map((one, n) => rate(seen[n], one));
   const any = y.some((value) => value > 0);
+  const now = number(Math.round(rate(seen.at(-10) ?? seen[0], seen.at(-1))));
   $("pace-card").hidden = !any && !app.state?.writer;
-  pacing.set(any ? [x, y] : [[], []], any ? `${number(rate())} now` : "no step was added since");
-  const tile = document.querySelector("#tiles [data-pace]");
-  if (tile) tile.textContent = any ? number(Math.round(rate() ?? 0)) : "0";
+  pacing.set(any ? [seen.slice(1).map(([time]) => Math.round(time - seen[0][0])), y] : [[], []], any ? `${now} now` : "no step was added since");
+  if ($("pace")) $("pace").textContent = now;
 }
 
-const load = throttled(async () => {
+export const follow = throttled(async () => {
   if (!app.state?.here) return;
-  const [found, points] = await Promise.all([get("overview"), get("timeline")]);
-  draw(found, points);
+  const [found, line] = await Promise.all([get("overview"), get("timeline")]);
+  points = line;
+  draw(found);
 }, 2000);
 
 export function show() {
-  load();
+  follow();
   drawPace();
 }
-export const follow = load;
 
-function draw(found, points) {
-  const { summary } = found;
-  list($("tiles"), [
-    ["Steps", count(summary.steps), summary.capacity ? `of ${count(summary.capacity)} that are kept` : "all are kept"],
-    ["Episodes", count(summary.episodes), summary.environments > 1 ? `of ${plural(summary.environments, "environment")}` : "of one environment"],
-    ["Return", number(summary.recent_return), summary.recent_episodes ? `mean of the last ${count(summary.recent_episodes)}` : "no episode has ended"],
-    ["Length", number(summary.recent_length), summary.recent_episodes ? "steps, of the same" : ""],
+function draw({ summary, columns, facts }) {
+  const tiles = [
+    ["Steps", number(summary.steps), summary.capacity ? `of ${number(summary.capacity)} that are kept` : "all are kept"],
+    ["Episodes", number(summary.episodes), summary.environments > 1 ? `of ${plural(summary.environments, "environment")}` : "of one environment"],
+    ["Return", number(summary.recent_returns), summary.recent_episodes ? `mean of the last ${number(summary.recent_episodes)}` : "no episode has ended"],
+    ["Length", number(summary.recent_lengths), summary.recent_episodes ? "steps, of the same" : ""],
     ["On disk", summary.disk, summary.ratio ? `instead of ${summary.raw}: ${number(Number(summary.ratio.toPrecision(2)))} times as small` : ""],
-    ["Steps a second", "–", "now"],
-  ]);
-  $("tiles").lastElementChild.querySelector("dd").firstChild.replaceWith(element("span", { "data-pace": true }, "–"));
+    ["Steps a second", element("span", { id: "pace" }, "–"), "now"],
+  ];
+  const tile = ([name, value, more]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
+  $("tiles").replaceChildren(...tiles.map(tile));
   drawPace();
-  line = points;
-  const drawn = points.thinned ? `${count(points.episode.length)} of ${count(points.matching)} are drawn; ` : "";
-  $("returns-note").textContent = points.episode.length ? `${drawn}the line is the mean of the last ${count(points.window)}` : "";
-  returns.set([points.when, points.return, points.means.return], words(points, "return"));
-  lengths.set([points.when, points.length, points.means.length], words(points, "length"));
-  const most = Math.max(...found.columns.map((column) => column.disk_bytes ?? 0), 1);
-  $("columns").replaceChildren(
-    element("thead", {}, element("tr", {}, ...["column", "shape", "dtype"].map((name) => element("th", { scope: "col" }, name)),
-      ...["on disk", "times smaller"].map((name) => element("th.number", { scope: "col" }, name)), element("th", { scope: "col", "aria-label": "share" }))),
-    element("tbody", {}, ...found.columns.map((column) => {
-      const bar = element("i");
-      bar.style.width = `${(100 * (column.disk_bytes ?? 0)) / most}%`;
-      return element("tr", {}, element("td", {}, column.name), element("td", {}, column.shape ? column.shape.join("×") || "–" : ""), element("td", {}, column.dtype ?? ""),
-        element("td.number", {}, column.disk), element("td.number", {}, column.ratio ? column.ratio.toFixed(column.ratio < 10 ? 1 : 0) : ""),
-        element("td", {}, element("span.meter", { title: column.codec ?? column.kind ?? "" }, bar)));
-    })),
-  );
-  facts($("facts"), found.facts);
+  const some = points.episode.length < points.matching ? `${number(points.episode.length)} of ${number(points.matching)} are drawn; ` : "";
+  $("returns-note").textContent = points.matching ? `${some}the line is the mean of the last ${number(points.window)}` : "";
+  returns.set([points.ended, points.return, points.means.return], words("return"));
+  lengths.set([points.ended, points.length, points.means.length], words("length"));
+  const most = Math.max(...columns.map((column) => column.disk_bytes), 1);
+  const row = (column) => {
+    const bar = element("i");
+    bar.style.width = `${(100 * column.disk_bytes) / most}%`;
+    const cells = [column.name, column.shape?.join("×") || (column.dtype ? "one number" : ""), column.dtype ?? ""].map((text) => element("td", {}, text));
+    const numbers = [column.disk, column.ratio ? number(Number(column.ratio.toPrecision(2))) : ""].map((text) => element("td.number", {}, text));
+    return element("tr", {}, ...cells, ...numbers, element("td", {}, element("span.meter", { title: column.codec ?? column.kind }, bar)));
+  };
+  $("columns").tBodies[0].replaceChildren(...columns.map(row));
+  $("facts").replaceChildren(...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
-function words(points, noun) {
+function words(noun) {
   const there = points[noun].filter((value) => value !== null); // those that are drawn, the smallest and the largest of all among them
   if (!there.length) return "no episodes yet";
-  let low = Infinity;
-  let high = -Infinity;
-  for (const value of there) (low = Math.min(low, value)), (high = Math.max(high, value));
-  return `${plural(points.matching, "episode")}, ${noun} from ${number(low)} to ${number(high)}`;
+  return `${plural(points.matching, "episode")}, ${noun} from ${number(Math.min(...there))} to ${number(Math.max(...there))}`;
 }

@@ -1,114 +1,212 @@
-// One or two episodes: frames to scrub through, and what was done beside them, as curves.
+// An episode: frames to scrub through, and what was done beside them, as curves.
 
-import { $ } from "./api.js";
-import { Deck } from "./deck.js";
+import { $, address, element, get, number, plural } from "./api.js";
+import { Chart } from "./charts.js";
 
-let app, decks = [], focused = 0, chosen = { a: null, b: null }, token = null;
-const settings = { stacked: false, picture: null, speed: 30, together: true };
+const AHEAD = 6; // frames that are asked for ahead while an episode plays
+const COLOURS = ["accent", "truncated", "cut-off", "running", "mean", "soft"];
+let app, episode = null, at = 0, charts = [], playing = null, token = null;
+let turn = 0, ahead = 0; // of episodes that are asked for quickly, the last counts; and how far from the one that is shown it is
+let wanted = null, shown = null, busy = false, kept = [];
 
 export function start(its) {
   app = its;
-  decks = ["a", "b"].map((name) => new Deck(app, name, settings, { moved, focus, opened }));
-  $("decks").append(decks[0].root);
-  $("two").addEventListener("change", () => two($("two").checked));
-  $("together").addEventListener("change", () => (settings.together = $("together").checked));
-  $("stacked").addEventListener("change", () => {
-    settings.stacked = $("stacked").checked;
-    open().forEach((deck) => deck.draw());
-  });
-  $("picture").addEventListener("change", () => {
-    settings.picture = $("picture").value;
-    open().forEach((deck) => deck.draw());
-  });
-  $("speed").addEventListener("change", () => (settings.speed = Number($("speed").value)));
-}
-
-const open = () => decks.filter((deck) => deck.root.isConnected);
-
-function two(on) {
-  $("two").checked = on;
-  $("together-label").hidden = !on;
-  $("decks").classList.toggle("two", on);
-  if (on && !decks[1].root.isConnected) {
-    $("decks").append(decks[1].root);
-    if (decks[1].episode === null) decks[1].load(decks[0].episode ? { id: decks[0].episode.episode, by: -1 } : {});
-  } else if (!on && decks[1].root.isConnected) {
-    decks[1].pause();
-    decks[1].root.remove();
-    focused = 0;
-    remember();
-  }
+  const on = (id, event, act) => $(id).addEventListener(event, act);
+  on("episode-id", "change", () => load({ id: $("episode-id").value }));
+  on("previous-episode", "click", () => next(-1));
+  on("next-episode", "click", () => next(1));
+  on("newest-episode", "click", () => load({}));
+  on("step-back", "click", () => step(-1));
+  on("step-on", "click", () => step(1));
+  on("play", "click", toggle);
+  on("slider", "input", () => step(Number($("slider").value) - at));
+  on("stacked", "change", draw);
+  on("picture", "change", draw);
 }
 
 export function show() {
-  if (app.state && token !== app.state.token) {
-    if (token !== null) decks.forEach((deck) => deck.forget());
-    token = app.state.token;
+  if (app.state?.here && token !== app.state.token) {
+    if (token !== null) app.parameters.delete("id"); // of an episode of the store that was there before
+    [token, episode, at] = [app.state.token, null, 0];
   }
-  if (!app.state?.here) return;
-  for (const [n, name] of ["a", "b"].entries()) {
-    const asked = app.parameters.get(name);
-    if (name === "b" && asked) two(true);
-    if (asked !== null && asked !== chosen[name]) {
-      chosen[name] = asked;
-      decks[n].load({ id: asked, at: app.parameters.get(`${name}at`) });
-    }
-  }
-  if (decks[0].episode === null && !decks[0].loading) decks[0].load({});
+  const asked = app.parameters.get("id");
+  if (app.state?.here && (episode === null || (asked && asked !== String(episode.episode)))) load({ id: asked });
 }
 
 export function hide() {
-  decks.forEach((deck) => deck.pause());
+  pause();
 }
 
-export function follow() {
-  open().forEach((deck) => deck.follow());
-}
-
-// What is shown goes into the address, without a new entry in the browser's history.
-function remember() {
-  const parameters = new URLSearchParams();
-  for (const [n, name] of ["a", "b"].entries()) {
-    const deck = decks[n];
-    if (deck.root.isConnected && deck.episode) {
-      chosen[name] = String(deck.episode.episode);
-      parameters.set(name, chosen[name]);
-    } else chosen[name] = null;
+async function load(which) {
+  pause();
+  const mine = ++turn;
+  try {
+    const found = await get("episode", which);
+    if (mine !== turn) return;
+    ahead = 0;
+    set(found);
+    seek(0);
+    if (app.panel === "player") history.replaceState(null, "", `#/player?id=${found.episode}`);
+    app.parameters.set("id", found.episode);
+  } catch (error) {
+    if (mine === turn) tell(error.message);
   }
-  if (app.panel === "player") history.replaceState(null, "", `#/player?${parameters}`);
 }
 
-function opened(deck) {
-  const pictures = deck.episode.pictures;
-  if (!pictures.includes(settings.picture)) settings.picture = pictures[0] ?? null;
-  $("picture").replaceChildren(...pictures.map((name) => new Option(name, name, false, name === settings.picture)));
-  $("picture-label").hidden = pictures.length < 2;
-  $("stacked").disabled = deck.episode.frame_stack < 2 || !pictures.length;
-  remember();
+function next(by) {
+  ahead += by; // and as far as is on its way
+  load(episode ? { id: episode.episode, by: ahead } : {});
 }
 
-function moved(deck, at) {
-  if (settings.together) for (const other of open()) if (other !== deck) other.seek(Math.min(at, other.last()), false);
+// The episode grew, or its beginning was evicted: go on at the same step.
+export async function follow() {
+  if (!episode) return show();
+  const [old, mine] = [episode, turn];
+  const here = old.start + at * old.streams;
+  try {
+    const found = await get("episode", { step: here });
+    if (mine !== turn || episode !== old || ["start", "length", "ending", "tag", "episode"].every((name) => found[name] === old[name])) return;
+    set(found);
+    seek(Math.round((here - found.start) / found.streams));
+  } catch (error) {
+    if (error.status === 410) tell(error.message);
+  }
 }
 
-function focus(deck) {
-  focused = decks.indexOf(deck);
+function set(found) {
+  const before = episode?.curves.map((curve) => curve.name).join();
+  episode = found;
+  const facts = [found.streams > 1 ? `stream ${found.stream}` : null, plural(found.length, "step"), `return ${number(found.return)}`, found.ending, found.tag || null];
+  $("episode-title").replaceChildren(`Episode ${found.episode}`, element("span.note", {}, facts.filter(Boolean).join(" · ")));
+  $("episode-id").value = found.episode;
+  $("slider").max = found.length;
+  $("deck").classList.toggle("plain", !found.pictures.length);
+  $("screen").hidden = !found.pictures.length;
+  $("stacked").disabled = found.frame_stack < 2 || !found.pictures.length;
+  $("picture-label").hidden = found.pictures.length < 2;
+  const chosen = found.pictures.includes($("picture").value) ? $("picture").value : found.pictures[0];
+  $("picture").replaceChildren(...found.pictures.map((name) => new Option(name, name, false, name === chosen)));
+  if (before !== found.curves.map((curve) => curve.name).join()) {
+    charts.forEach((chart) => chart.close());
+    const boxes = found.curves.map(() => element("div.chart.curve", { role: "img" }));
+    $("curves").replaceChildren(...boxes.map((box, n) => element("div", {}, element("h3", {}, found.curves[n].name), box)));
+    charts = found.curves.map(({ name, discrete, series }, n) => new Chart(boxes[n], {
+      label: name,
+      series: series.map((_, k) => ({ name, colour: COLOURS[k % COLOURS.length], kind: discrete ? "steps" : "line", width: 1.25 })),
+      click: (x) => step(Math.round(x) - at),
+    }));
+  }
+  found.curves.forEach((curve, n) => charts[n].set([curve.x, ...curve.series], curve.words));
+}
+
+function step(by) {
+  pause();
+  seek(at + by);
+}
+
+function seek(to) {
+  if (!episode) return;
+  at = Math.min(Math.max(0, to), episode.length);
+  const words = at === episode.length ? "final observation" : `${number(at)} of ${number(episode.length)}`;
+  $("slider").value = at;
+  $("slider").setAttribute("aria-valuetext", words);
+  $("values").replaceChildren(value("step", words), ...episode.curves.map((curve) => value(curve.name, valuesAt(curve))));
+  draw();
+}
+
+const value = (name, text) => element("div", {}, element("dt", { title: name }, name), element("dd", {}, text));
+
+function valuesAt({ x, series, thinned }) {
+  const n = thinned ? x.findLastIndex((one) => one <= at) : x.indexOf(at);
+  if (n < 0) return "–";
+  return (x[n] === at ? "" : "≈ ") + series.slice(0, 6).map((one) => number(one[n])).join(", ") + (series.length > 6 ? ", …" : "");
+}
+
+function toggle() {
+  if (playing !== null) return pause();
+  if (!episode) return;
+  if (at >= episode.length) seek(0);
+  $("play").textContent = "❚❚";
+  $("play").setAttribute("aria-label", "pause");
+  let before = performance.now();
+  const tick = (now) => {
+    const steps = Math.floor(((now - before) * Number($("speed").value)) / 1000);
+    if (steps > 0 && !busy) {
+      before = now;
+      seek(at + Math.min(steps, 10));
+      const coming = Array.from({ length: episode.pictures.length ? Math.min(AHEAD, episode.length - at) : 0 }, (_, n) => at + n + 1);
+      kept = coming.map((one) => Object.assign(new Image(), { src: frame(one) }));
+    }
+    if (at >= episode.length && episode.ending !== "running") pause();
+    else playing = requestAnimationFrame(tick);
+  };
+  playing = requestAnimationFrame(tick);
+}
+
+function pause() {
+  cancelAnimationFrame(playing);
+  playing = null;
+  $("play").textContent = "▶";
+  $("play").setAttribute("aria-label", "play");
+}
+
+const stacked = () => $("stacked").checked && episode.frame_stack > 1;
+
+function frame(n) {
+  const { start, streams } = episode;
+  return address("frame.png", { step: start + n * streams, column: $("picture").value, stack: stacked() ? 1 : null, of: app.state.token });
+}
+
+// Show where we are. One frame is asked for at a time; of those that were wanted meanwhile, only the last.
+function draw() {
+  if (!episode) return;
+  charts.forEach((chart) => chart.setMark(at));
+  if (!episode.pictures.length) return;
+  $("deck").classList.toggle("stack", stacked());
+  wanted = frame(at);
+  if (!busy) fetchFrame();
+}
+
+async function fetchFrame() {
+  busy = true;
+  while (shown !== wanted) {
+    const [asked, place, image] = [wanted, at, new Image()];
+    const began = performance.now();
+    image.src = asked;
+    try {
+      await image.decode();
+      Object.assign($("frame"), { src: asked, alt: `frame of step ${place} of episode ${episode?.episode}` });
+      Object.assign($("deck").dataset, { at: place, took: performance.now() - began });
+      $("gone").hidden = true;
+    } catch {
+      const answer = await fetch(asked, { cache: "no-store" }).catch(() => null);
+      if (!answer?.ok) tell(answer ? (await answer.json()).message : "no connection");
+      if (wanted === asked) break; // until it is asked for again
+      continue;
+    }
+    shown = asked;
+  }
+  busy = false;
+}
+
+function tell(message) {
+  $("gone-message").textContent = message;
+  $("gone").hidden = $("screen").hidden = false;
+  shown = null;
 }
 
 export function key(event) {
-  const deck = decks[focused].root.isConnected ? decks[focused] : decks[0];
   if (event.target.closest?.("button") && (event.key === " " || event.key === "Enter")) return false;
   const far = event.shiftKey ? 10 : 1;
   const keys = {
-    ArrowLeft: () => deck.step(-far),
-    ArrowRight: () => deck.step(far),
-    Home: () => deck.seek(0),
-    End: () => deck.seek(deck.last()),
-    " ": () => deck.toggle(),
-    n: () => deck.next(1),
-    p: () => deck.next(-1),
-    s: () => $("stacked").disabled || $("stacked").click(),
-    b: () => two(!$("two").checked),
+    ArrowLeft: () => step(-far),
+    ArrowRight: () => step(far),
+    Home: () => step(-at),
+    End: () => step(Infinity),
+    " ": toggle,
+    n: () => next(1),
+    p: () => next(-1),
+    s: () => $("stacked").click(),
   };
   keys[event.key]?.();
   return event.key in keys;
