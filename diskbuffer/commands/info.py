@@ -24,10 +24,7 @@ def info(path: str, /, *, json: bool = False) -> int:
     """
     if (writers := writers_of(path)) is not None:
         return _info_of_several(local_path(path), tuple(writers), json=json)
-    try:
-        found = summary(Reader(path, tolerate_damage=True))
-    except CorruptionError as error:
-        found = description(read_info(path, str(error)))
+    found = _found(path)
     if json:
         show_json(found)
     else:
@@ -35,23 +32,33 @@ def info(path: str, /, *, json: bool = False) -> int:
     return told_of_damage(found["damage"], found["path"])
 
 
+def _found(path: str | Path) -> dict[str, Any]:
+    try:
+        return summary(Reader(path, tolerate_damage=True))
+    except CorruptionError as error:
+        return description(read_info(path, str(error)))
+
+
 def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
     """Show the writers of a directory, and what each has."""
     there = [name for name in writers if is_store(root / name)]
-    found = {name: summary(Reader(root / name, tolerate_damage=True)) for name in there}
+    found = {name: _found(root / name) for name in there}
     most = read_info(root).capacity
+    code = max((told_of_damage(one["damage"], one["path"]) for one in found.values()), default=WELL)
     if json:
         show_json({"path": str(root), "capacity": most, "writers": found})
-        return WELL
+        return code
     rows = [
         [name, f"{one['steps']:,}", f"{one['episodes']['count']:,}", human_size(one["disk"]["total"]), writer_of(one)]
+        if "steps" in one
+        else [name, "", "", "", "damaged"]
         for name, one in found.items()
     ]
     capacity = "no limit" if most is None else f"{most:,}"
-    steps = sum(one["steps"] for one in found.values())
+    steps = sum(one.get("steps", 0) for one in found.values())
     show(f"{plain(str(root))}: {counted(len(there), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", "")
     show(table(["writer", "steps", "episodes", "disk", ""], rows))
-    return WELL
+    return code
 
 
 def _show(found: dict[str, Any]) -> None:

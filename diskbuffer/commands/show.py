@@ -165,9 +165,9 @@ def _png(found: EpisodeView, picture: str | None, part: range, frames: int | Non
 
 
 def _over(reader: Reader) -> EpisodeTable:
-    """Return the episodes that are over, in the order of their ends."""
+    """Return the episodes that are over, and whole, in the order of their ends."""
     table = reader.episodes()
-    return table.select(table.ending != RUNNING).sort()
+    return table.select(table.whole & (table.ending != RUNNING)).sort()
 
 
 def _title(found: EpisodeView) -> str:

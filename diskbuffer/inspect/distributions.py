@@ -48,9 +48,12 @@ def distribution(values: Array) -> dict[str, Any]:
     found |= {"mean": mean, "std": float(np.sqrt(np.average((numbers - mean) ** 2, weights=weights))), "min": low, "max": high}
     quantiles = np.quantile(numbers, QUANTILES, method="inverted_cdf", weights=weights)
     found["quantiles"] = {str(q): value for q, value in zip(QUANTILES, quantiles.tolist(), strict=True)}
-    bins = min(_BINS, max(1, int(high - low) + 1)) if whole else _BINS
+    bins: Any = _BINS
+    if whole:  # as many integers in each
+        width = -(-(int(high) - int(low) + 1) // _BINS)
+        bins = float(low) + float(width) * np.arange(-(-(int(high) - int(low) + 1) // width) + 1)
     try:
-        heights, edges = np.histogram(numbers, bins, (float(low), float(high)), weights=weights)
+        heights, edges = np.histogram(numbers, bins, None if whole else (float(low), float(high)), weights=weights)
     except ValueError:  # wider than the largest number, or too narrow to be divided
         heights, edges = np.array([found["n"]]), np.array([low, high], np.float64)
     found["histogram"] = {"edges": edges.tolist(), "counts": heights.astype(int).tolist()}

@@ -61,8 +61,8 @@ class EpisodeView:
     def curves(self, part: range | None = None, most: int = MOST_NUMBERS) -> tuple[Int64, dict[str, Array], bool]:
         """Return what is drawn as curves, of `part` of its steps: of which steps, by name, and whether some of it is damaged.
 
-        Each is (steps, ...): the `curve_columns` of `most` numbers, and "return", the sum of rewards so far, where every step of
-        the part is among them.
+        Each is (steps, ...): the `curve_columns` of `most` numbers, and "return so far", the sum of rewards, where these are
+        all steps from the first on.
         """
         part = range(self.length) if part is None else range(part.start, min(part.stop, self.length))
         places = some_of(part)
@@ -73,9 +73,9 @@ class EpisodeView:
             except CorruptionError:
                 damaged = True
                 continue
-            if name.split("/")[0] == "reward" and len(places) == len(part):
+            if name.split("/")[0] == "reward" and len(places) == part.stop:
                 total = values.astype(np.float64).reshape(len(values), -1).sum(axis=1)
-                found["return"] = np.cumsum(total) + found.get("return", 0)
+                found["return so far"] = np.cumsum(total) + found.get("return so far", 0)
             found[name] = values
         return places, found, damaged
 

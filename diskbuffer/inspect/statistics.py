@@ -48,7 +48,7 @@ def statistics(reader: Reader, *, most_rows: int = MOST_ROWS, seed: int = 0) -> 
     returns = table.returns[over]
     findings = [*of_episodes(table.ending, steps), *of_values(values, adjacent)]
     if damaged:
-        text = f"{counted(damaged, 'row')} lie beside damage and could not be read: run diskbuffer check"
+        text = f"{counted(damaged, 'row')} beside damage could not be read: run diskbuffer check"
         findings.insert(0, Finding("damaged", "", damaged, damaged, text))
     return {
         "looked_at": {"rows": rows, "steps": steps, "of_rows": int((newest + 1 - firsts).sum()), "seed": seed},

@@ -35,7 +35,7 @@ def summary(reader: Reader) -> dict[str, Any]:
           "power loss"
         - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``frame_stack``, ``padding``,
           ``autoreset``; ``streams``: ``steps`` and ``added`` of each; ``segments``: ``rows`` of each, ``used``, ``sealed``
-        - ``episodes``: ``count``, ``endings``; ``returns`` and ``lengths`` of those that are over, each ``mean``, ``min``,
+        - ``episodes``: ``count``, ``endings``; ``returns`` and ``lengths`` of whole ones that are over, each ``mean``, ``min``,
           ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each; ``marks``: names
         - ``columns``: each ``name``, ``dtype``, ``shape``, ``kind`` ("packed", "flat" or "derived"), ``codec``, ``transforms``
           ("greyscale,resize:84x84", what pictures became before they were stored, or None), ``raw_bytes``, ``disk_bytes``,
@@ -140,8 +140,8 @@ def _description(info: StoreInfo) -> dict[str, Any]:
 
 
 def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
-    """Return how many episodes there are, how they ended, and how long and how good those are that are over."""
-    over = episodes.select(episodes.ending != RUNNING)
+    """Return how many episodes there are, how they ended, and how long and how good those are that are over, and whole."""
+    over = episodes.select(episodes.whole & (episodes.ending != RUNNING))
     newest = over.argsort()[-NEWEST:]
     return {
         "count": len(episodes),

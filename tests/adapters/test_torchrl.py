@@ -333,7 +333,7 @@ def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
     empty.loads(tmp_path / "dump")
     assert len(empty) == 60
     other.storage.close()
-    (tmp_path / "other").rename(tmp_path / "other.replaced")  # as a kill leaves it that comes while one is loaded
+    (tmp_path / "other").rename(tmp_path / ".other.diskbuffer-replaced")  # as a kill leaves it that comes while one is loaded
     assert len(DiskStorage(60, tmp_path / "other", frame_stack=stack)) == 60
 
 
@@ -513,7 +513,58 @@ def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
         assert len(seen) > 0.8 * len(buffer)
 
 
+def test_priorities_of_sequences_are_those_of_a_plain_buffer(tmp_path: Path) -> None:
+    ours = [db.Prioritized(length=4, period=1, seed=0) for _ in range(2)]
+    storage = DiskStorage(100, tmp_path / "store")
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=DiskSampler(ours[0]), batch_size=4)
+    buffer.extend(Environment(8).rollout(40))
+    index, errors = buffer.sample()["index"], torch.tensor([1.0, 7.0, 9.0, 9.0])
+    buffer.update_priority(index, errors)
+    steps = storage.stored.steps(index)
+    stored = storage.stored.opened.at(steps, columns=["priority"], numpy=True)["priority"]
+    shutil.copytree(tmp_path / "store", tmp_path / "plain")
+    with db.ReplayBuffer(tmp_path / "plain", mode="r+") as plain:
+        plain.draw(1, ours[1])
+        ours[1].update(steps[None], errors[None])
+        assert plain.at(steps, columns=["priority"], numpy=True)["priority"].tolist() == stored.tolist()
+    assert stored[0] > 1
+    with pytest.raises(db.InputError, match="whole sequences of 4 steps"):
+        buffer.update_priority(index[:3], errors[:3])
+
+
+def test_a_step_without_an_index_gets_that_of_its_place(tmp_path: Path) -> None:
+    storage = DiskStorage(30, tmp_path / "store")
+    steps = Environment(9).rollout(3)
+    storage.set(torch.arange(2), steps[:2].set("index", torch.arange(2)))
+    storage.set(2, steps[2].clone())
+    assert storage[2]["index"].item() == 2
+
+
+def test_a_state_of_nothing_is_of_what_is_at_its_path_by_now(tmp_path: Path) -> None:
+    empty, ours = DiskStorage(30, tmp_path / "empty"), DiskStorage(30, tmp_path / "ours")
+    state = empty.state_dict()
+    for storage, n in ((empty, 7), (ours, 9)):
+        storage.set(torch.arange(n), Environment(9).rollout(n).set("index", torch.arange(n)))
+    empty.flush()
+    ours.load_state_dict(state)
+    assert len(ours) == 7
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "store.replaced").mkdir()
+    (tmp_path / "store.replaced" / "thesis").touch()
+    storage = DiskStorage(30, tmp_path / "store")
+    storage.set(torch.arange(3), Environment(9).rollout(3).set("index", torch.arange(3)))
+    DiskStorage(30, tmp_path / "store")
+    assert (tmp_path / "store.replaced" / "thesis").exists()
+
+
 def test_misuse_is_told(tmp_path: Path) -> None:
+    with pytest.raises(db.InputError, match="steps, or whole sequences"):
+        DiskSampler(db.Slices(4, crossing=True))
+    flag = TensorDict({"x": torch.zeros(3), "next": {"reward": torch.ones(3, dtype=torch.bool)}}, [3])
+    with pytest.raises(db.InputError, match="a flag cannot be stored"):
+        DiskStorage(5, tmp_path / "flag").set(torch.arange(3), flag)
     storage = DiskStorage(50, tmp_path / "store")
     with pytest.raises(RuntimeError, match="non-initialized"):
         storage.get(0)

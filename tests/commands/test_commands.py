@@ -392,7 +392,7 @@ def test_show_draws_vectors_beside_pictures_and_large_ones(tmp_path: Path, capsy
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         buffer.extend(obs=obs, action=rng.normal(size=(10, 2)), reward=np.ones(10), terminated=np.arange(10) == 9)
     found = Told(capsys, "show", tmp_path / "store", "--json").json()["columns"]
-    assert list(found) == ["return", "reward", "action", "obs/joints", "obs/features"]
+    assert list(found) == ["return so far", "reward", "action", "obs/joints", "obs/features"]
     assert np.array_equal(found["obs/joints"], obs["joints"][:10])
     assert np.array_equal(found["obs/features"], obs["features"][:10])
     heights = []
@@ -415,7 +415,7 @@ def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureF
     np.testing.assert_array_equal(picture(tmp_path / "a.gif")[..., 0], frames[3])
     found = Told(capsys, "show", path, "11", "--json").json()
     assert found["columns"]["reward"] == [1.0] * 30
-    assert found["columns"]["return"][-1] == 30 == found["return"]
+    assert found["columns"]["return so far"][-1] == 30 == found["return"]
     for line, said in (
         (["9"], "there is no episode 9, or not any more. An episode's id is"),
         (["-3"], "there is no episode -3: the store has 2 episodes"),

@@ -45,6 +45,15 @@ def test_a_directory_of_several_writers_is_looked_into_as_one(directory: Path, c
     assert stats["endings"] == {"terminated": 6}
 
 
+def test_damage_of_one_of_several_writers_is_told(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Told(capsys, "info", directory).code == 0
+    table = next((directory / "a" / "_segments" / "length").glob("c*"))
+    table.write_bytes(b"\0" * table.stat().st_size)
+    told = Told(capsys, "info", directory)
+    assert (told.code, "This store is damaged" in told.err) == (1, True)
+    assert Told(capsys, "info", directory, "--json").code == 1
+
+
 def test_a_directory_of_several_writers_is_tagged_beside_them(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with db.ReplayBuffer(directory, writer="a", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:
         assert "2 episodes tagged" in Told(capsys, "tag", directory, "long", "--where", "length > 30").out

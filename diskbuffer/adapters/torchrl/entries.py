@@ -124,6 +124,8 @@ class Entries:
             if key[:1] == (NEXT,) and key[1:] in found and _alike(found[key[1:]], values):
                 continue
             paired = (NEXT, *key) in found and _alike(values, found[NEXT, *key])
+            if key == _REWARD and values.shape == data.shape[:ndim] and values.dtype == torch.bool:
+                raise InputError("a reward that is a flag cannot be stored: make it a number, as by .float(), or give it an axis")
             entries.append(Entry(key, paired, Frames(tuple(values.shape[ndim:]), _dtype(key, values))))
         shapes = {entry.key: entry.frames.shape for entry in entries if entry.is_picture}
         if stack > 1:
@@ -186,7 +188,8 @@ class Entries:
         if _INDEX not in expected:
             found.pop(_INDEX, None)  # which TorchRL's writers add
         elif _INDEX not in found:
-            found[_INDEX] = torch.from_numpy(places).reshape(-1, *(1,) * (data.ndim - 1)).expand(data.shape)
+            shape = (len(places), *self.lanes, *expected[_INDEX][0])
+            found[_INDEX] = torch.from_numpy(places).reshape(-1, *(1,) * (len(shape) - 1)).expand(shape)
         if found.keys() != expected.keys():
             missing, new = expected.keys() - found.keys(), sorted(found.keys() - expected.keys())
             raise InputError(

@@ -17,21 +17,25 @@ def remove_tree(path: Path) -> None:
 
 def _aside(place: Path) -> Path:
     """Return where what is in a place waits until another has taken it."""
-    return place.with_name(place.name + ".replaced")
+    return place.with_name(f".{place.name}.diskbuffer-replaced")
 
 
 def take_back(place: Path) -> None:
-    """Finish what a crash left: what was put aside goes back where nothing took its place, or is removed."""
-    aside = _aside(place)
-    if place.exists():
-        remove_tree(aside)
-    elif aside.is_dir():
-        aside.rename(place)
+    """Put back what a crash left aside, where nothing took its place."""
+    if not place.exists():
+        with contextlib.suppress(FileNotFoundError):
+            _aside(place).rename(place)
+
+
+def remove_leftovers(place: Path) -> None:
+    """Remove what a crash left aside; for who alone writes to what is in the place."""
+    remove_tree(_aside(place))
 
 
 def put_in_place(new: Path, place: Path) -> None:
     """Put a directory that is whole, and on the disk, in a place beside it; what is there is removed afterwards."""
     take_back(place)
+    remove_leftovers(place)
     aside = _aside(place)
     if place.exists():
         place.rename(aside)

@@ -111,6 +111,15 @@ class Ring:
             index = slice(None)
         return range(*index.indices(self.filled)) if isinstance(index, slice) else None
 
+    def places_at(self, index: Any) -> Int64:
+        """Return the places, filled or not, that an index along the first axis chooses, (n,)."""
+        index = slice(None) if index is Ellipsis else plain(index)
+        if isinstance(index, slice):
+            return np.arange(*index.indices(self.size))
+        found = np.asarray(index)
+        found = np.flatnonzero(found) if found.dtype == np.bool_ else np.atleast_1d(found).astype(np.int64)
+        return np.where(found < 0, found + self.size, found)
+
     def chosen(self, index: Any) -> tuple[Int64, Int64]:
         """Return the places, and the lanes, that numpy's index chooses of what is filled, of the shape that it gives them.
 

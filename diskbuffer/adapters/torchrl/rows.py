@@ -74,8 +74,7 @@ class Span(Rows):
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InputError(
-            "steps in a DiskStorage are not changed in place; set whole steps with storage[index] = tensordict, or sample them, "
-            "change the sample, and extend the buffer with it"
+            "steps in a DiskStorage are not changed in place; sample them, change the sample, and extend the buffer with it"
         )
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -32,8 +32,8 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        length = getattr(sampler.form, "length", None) or 1
-        if getattr(sampler.form, "burn_in", 0) or getattr(sampler.form, "padded", False) or not hasattr(sampler.form, "length"):
+        form, length = sampler.form, getattr(sampler.form, "length", None) or 1
+        if not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False):
             raise InputError(f"a TorchRL buffer reads steps, or whole sequences; {type(sampler).__name__} draws something else")
         self.sampler, self._length = sampler, int(length)
 
@@ -91,9 +91,17 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         """Tell new priorities of steps."""
         if not hasattr(self.sampler, "update"):
             raise InputError(f"{type(self.sampler).__name__} knows no priorities")
-        values = torch.as_tensor(priority).detach().cpu().reshape(-1)
         steps = storage.steps(index if isinstance(index, tuple) else torch.as_tensor(index)).ravel()
-        self.sampler.update(steps, values.expand(len(steps)) if values.numel() == 1 else values)
+        values = torch.as_tensor(priority).detach().cpu().reshape(-1)
+        values = values.expand(len(steps)) if values.numel() == 1 else values
+        if self._length > 1:  # of whole sequences, as they were drawn
+            if len(steps) % self._length or len(values) != len(steps):
+                raise InputError(
+                    f"expected whole sequences of {self._length} steps, and a priority for each step, found {len(steps):,} steps "
+                    f"and {len(values):,} priorities"
+                )
+            steps, values = steps.reshape(-1, self._length), values.reshape(-1, self._length)
+        self.sampler.update(steps, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state."""

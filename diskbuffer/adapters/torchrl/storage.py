@@ -266,10 +266,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         path = local_path(state_dict["path"])
         if path == self.path:
             self.refresh()
-        elif not state_dict["len"]:
-            self._empty()
         elif is_store(path):
             self.restore(path)
+        elif not state_dict.get("len", 1):  # of a storage that held nothing
+            self._empty()
         else:
             raise NotAStoreError(
                 f"there are no steps at {path}, where a storage had them when its state was saved. Was it moved? Give the state "

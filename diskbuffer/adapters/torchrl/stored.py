@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
-from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, take_back
+from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_leftovers, remove_tree, take_back
 from diskbuffer.adapters.torchrl.ring import NO_INT64, Ring, has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
 from diskbuffer.errors import InputError, SchemaError
@@ -151,7 +151,7 @@ class Stored(SharedStore):
             known, one = self.ring, is_one(cursor)
             entries = self._begin(data.unsqueeze(0) if one and self.entries is None else data, cursor)
             ring = self.ring
-            places = np.atleast_1d(np.arange(ring.size)[plain(cursor)])
+            places = ring.places_at(cursor)
             if not np.array_equal(places, ring.next_places(len(places))):
                 raise InputError(self._out_of_turn(places, known))
             if not len(places):
@@ -184,7 +184,9 @@ class Stored(SharedStore):
     def _begin(self, data: Any, cursor: Any) -> Entries:
         """Open the store for writing, or make it for such steps; return the entries that it has."""
         if self.entries is not None or is_store(self.path):
-            self.open_to_write()
+            if not self._writes:
+                self.open_to_write()
+                remove_leftovers(self.path.resolve())
             return self.known()
         if np.size(plain(cursor)) == 0:
             raise InputError("the first step tells what a storage holds, and no step was given")

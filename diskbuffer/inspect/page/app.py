@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,7 +49,13 @@ class Page:
     def _state(self, _: Values) -> dict[str, Any]:
         """Return what changes: this is asked for every second."""
         state, path = self._watched.look(), self._watched.path
-        found = {"name": path.name, "path": str(path), "token": state.token, "version": state.version, "time": time.monotonic()}
+        found = {
+            "name": path.name,
+            "path": str(path),
+            "token": state.token,
+            "version": state.version,
+            "time": self._watched.looked,
+        }
         if (reader := state.reader) is None:
             return found | {"here": False, "message": state.message}
         steps, added = (int(counts.sum()) for counts in reader.counts())

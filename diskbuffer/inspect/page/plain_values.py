@@ -35,14 +35,11 @@ def thinned(values: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64]:
 
 def running_mean(values: npt.NDArray[Any], at: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.float64]:
     """Return the means of (n,) values at some rows, each with the `window` - 1 before it; of finite values, NaN where none is."""
-    found = np.full(len(at), np.nan)
-    for n, row in enumerate(at.tolist()):
-        some = values[max(0, row + 1 - window) : row + 1]
-        some = some[np.isfinite(some)]
-        if len(some):
-            with np.errstate(over="ignore"):
-                found[n] = some.mean()
-    return found
+    finite = np.isfinite(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums, counts = (np.append(0.0, np.cumsum(each)) for each in (np.where(finite, values, 0.0), finite))
+        first = np.maximum(at + 1 - window, 0)
+        return (sums[at + 1] - sums[first]) / (counts[at + 1] - counts[first])  # type: ignore[no-any-return]
 
 
 def to_list(values: npt.NDArray[Any]) -> list[Any]:

@@ -60,14 +60,16 @@ class Watched:
         self.path = path
         self.last = State()
         """What the last look saw."""
+        self.looked = 0.0
+        """When that was: `time.monotonic`."""
         self._lock = threading.Lock()
-        self._name, self._opened, self._looked = secrets.token_hex(4), 0, 0.0
+        self._name, self._opened = secrets.token_hex(4), 0
 
     def look(self, *, at_once: bool = False) -> State:
         """Look again, unless it was done just now; return what there is. Some 15 ms for a million steps."""
         with self._lock:
-            if at_once or time.monotonic() - self._looked > _PAUSE:
-                self.last, self._looked = self._look(), time.monotonic()
+            if at_once or time.monotonic() - self.looked > _PAUSE:
+                self.last, self.looked = self._look(), time.monotonic()
             return self.last
 
     def _look(self) -> State:

@@ -36,14 +36,15 @@ export function element(what, attributes = {}, ...children) {
   return made;
 }
 
-const plain = new Intl.NumberFormat("en");
+const whole = new Intl.NumberFormat("en");
+const four = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 
 export function number(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return plain.format(value);
+  if (Number.isInteger(value)) return whole.format(value);
   const size = Math.abs(value);
-  return size < 0.001 || size >= 1e7 ? value.toExponential(2) : plain.format(Number(value.toPrecision(4)));
+  return size < 0.001 || size >= 1e7 ? value.toExponential(2) : four.format(value);
 }
 
 export const plural = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
@@ -57,24 +58,22 @@ export function failed(message, source = "panel") {
   $("problem").hidden = !text;
 }
 
-// Call at most once every `pause` ms, and once more at the end; never while a call is under way.
+// Call now, or once `pause` ms are over since the last call ended; once for all that asked meanwhile.
 export function throttled(call, pause) {
-  let last = 0;
-  let waiting = false;
-  let current = Promise.resolve();
-  const run = async () => {
-    await current;
-    waiting = false;
-    current = call().then(
-      () => failed(null),
-      (error) => error.status === 503 || failed(error.message), // 503: the store is gone, which the next poll tells
-    );
-    await current;
-    last = performance.now();
-  };
-  return () => {
-    if (waiting) return;
-    waiting = true;
-    setTimeout(run, Math.max(0, last + pause - performance.now()));
+  let wanted = false;
+  let running = false;
+  return async () => {
+    wanted = true;
+    if (running) return;
+    running = true;
+    while (wanted) {
+      wanted = false;
+      await call().then(
+        () => failed(null),
+        (error) => error.status === 503 || failed(error.message), // 503: the store is gone, which the next poll tells
+      );
+      await new Promise((go) => setTimeout(go, pause));
+    }
+    running = false;
   };
 }

@@ -83,7 +83,7 @@ export class Chart {
     };
     const selected = (plot) => {
       const { left, width } = plot.select;
-      if (!this.select || width < 3) return;
+      if (!this.select || width < 5) return;
       this.select(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
       plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     };

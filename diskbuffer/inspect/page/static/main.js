@@ -8,18 +8,23 @@ import * as player from "./player.js";
 
 const panels = { overview, episodes, player, health };
 const names = Object.keys(panels);
-const app = { state: null, panel: null, go, parameters: new URLSearchParams() };
+const last = {}; // the parameters with which each panel was shown
+const app = { state: null, token: null, panel: null, go, parameters: new URLSearchParams() };
 const POLL = 1000;
 
-function go(name, parameters = {}) {
-  location.hash = `/${name}${new URLSearchParams(parameters).size ? `?${new URLSearchParams(parameters)}` : ""}`;
+function go(name, parameters = last[name] ?? {}) {
+  const query = new URLSearchParams(parameters);
+  location.hash = `/${name}${query.size ? `?${query}` : ""}`;
 }
 
 function show() {
   const [asked, query] = location.hash.replace(/^#\/?/, "").split("?");
   const name = names.includes(asked) ? asked : "overview";
-  app.parameters = new URLSearchParams(query ?? "");
-  if (app.panel !== name) panels[app.panel]?.hide?.();
+  last[name] = app.parameters = new URLSearchParams(query ?? "");
+  if (app.panel !== name) {
+    panels[app.panel]?.hide?.();
+    failed(null);
+  }
   app.panel = name;
   for (const other of names) {
     $(other).hidden = other !== name;
@@ -51,6 +56,14 @@ async function poll() {
     const state = await get("state");
     const before = app.state;
     app.state = state;
+    if (state.here && state.token !== app.token) {
+      if (app.token) {
+        delete last.player; // with an episode of the store that was there before
+        if (app.panel === "player") history.replaceState(null, "", "#/player");
+        player.forget();
+      }
+      app.token = state.token;
+    }
     describe(state);
     overview.pace(state);
     if (!before || before.token !== state.token || before.here !== state.here) show();

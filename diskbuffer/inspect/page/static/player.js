@@ -5,7 +5,7 @@ import { Chart } from "./charts.js";
 
 const AHEAD = 6; // frames that are asked for ahead while an episode plays
 const COLOURS = ["accent", "truncated", "cut-off", "running", "mean", "soft"];
-let app, episode = null, at = 0, charts = [], playing = null, token = null;
+let app, episode = null, at = 0, charts = [], playing = null, loading = false;
 let turn = 0, ahead = 0; // of episodes that are asked for quickly, the last counts; and how far from the one that is shown it is
 let wanted = null, shown = null, busy = false, kept = [];
 
@@ -25,10 +25,6 @@ export function start(its) {
 }
 
 export function show() {
-  if (app.state?.here && token !== app.state.token) {
-    if (token !== null) app.parameters.delete("id"); // of an episode of the store that was there before
-    [token, episode, at] = [app.state.token, null, 0];
-  }
   const asked = app.parameters.get("id");
   if (app.state?.here && (episode === null || (asked && asked !== String(episode.episode)))) load({ id: asked });
 }
@@ -37,9 +33,16 @@ export function hide() {
   pause();
 }
 
+// Another store is there.
+export function forget() {
+  pause();
+  [episode, at] = [null, 0];
+}
+
 async function load(which) {
   pause();
   const mine = ++turn;
+  loading = true;
   try {
     const found = await get("episode", which);
     if (mine !== turn) return;
@@ -49,7 +52,11 @@ async function load(which) {
     if (app.panel === "player") history.replaceState(null, "", `#/player?id=${found.episode}`);
     app.parameters.set("id", found.episode);
   } catch (error) {
-    if (mine === turn) tell(error.message);
+    if (mine !== turn) return;
+    ahead = 0;
+    tell(error.message);
+  } finally {
+    if (mine === turn) loading = false;
   }
 }
 
@@ -60,7 +67,9 @@ function next(by) {
 
 // The episode grew, or its beginning was evicted: go on at the same step.
 export async function follow() {
+  if (loading) return;
   if (!episode) return show();
+  if (!$("gone").hidden) draw(); // what could not be shown may be there again
   const [old, mine] = [episode, turn];
   const here = old.start + at * old.streams;
   try {
@@ -69,7 +78,7 @@ export async function follow() {
     set(found);
     seek(Math.round((here - found.start) / found.streams));
   } catch (error) {
-    if (error.status === 410) tell(error.message);
+    if (mine === turn && error.status === 410) tell(error.message);
   }
 }
 
@@ -132,7 +141,7 @@ function toggle() {
   const tick = (now) => {
     const steps = Math.floor(((now - before) * Number($("speed").value)) / 1000);
     if (steps > 0 && !busy) {
-      before = now;
+      before += (steps * 1000) / Number($("speed").value);
       seek(at + Math.min(steps, 10));
       const coming = Array.from({ length: episode.pictures.length ? Math.min(AHEAD, episode.length - at) : 0 }, (_, n) => at + n + 1);
       kept = coming.map((one) => Object.assign(new Image(), { src: frame(one) }));
@@ -180,7 +189,8 @@ async function fetchFrame() {
       $("gone").hidden = true;
     } catch {
       const answer = await fetch(asked, { cache: "no-store" }).catch(() => null);
-      if (!answer?.ok) tell(answer ? (await answer.json()).message : "no connection");
+      if (!answer) tell("no connection");
+      else if (!answer.ok) tell((await answer.json().catch(() => ({}))).message ?? `the server answered ${answer.status}`);
       if (wanted === asked) break; // until it is asked for again
       continue;
     }
