@@ -504,6 +504,19 @@ def test_a_buffer_that_was_opened_again_is_reset(tmp_path: Path) -> None:
     holds(DiskReplayBuffer(50, path=tmp_path / "store"), 4)
 
 
+def test_an_episode_longer_than_the_ring_is_counted_on_after_a_reset(tmp_path: Path) -> None:
+    with contextlib.closing(DiskReplayBuffer(5, path=tmp_path / "store")) as buffer:
+        buffer.add(numbered(0))
+    ours, theirs = DiskReplayBuffer(5, path=tmp_path / "store"), ReplayBuffer(5)
+    ours.reset()
+    for t in range(9):
+        told = [buffer.add(numbered(t)) for buffer in (ours, theirs)]
+        if t == 7:
+            ours.sample(2)
+        for mine, their in zip(*told, strict=True):
+            assert mine.tolist() == their.tolist()
+
+
 @pytest.mark.parametrize("lanes", [0, 2])
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_buffer_whose_copy_went_on_is_where_that_is(prioritized: bool, lanes: int, tmp_path: Path) -> None:

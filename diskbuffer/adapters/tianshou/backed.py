@@ -194,7 +194,9 @@ class StoreBacked:
         A LockedError where another process writes to the store. Takes some milliseconds.
         """
         with self.stored.lock:
+            self._settle()
             self.stored.reset()
+            self._accepted = self.stored.accepted  # which may have been opened for writing, and has no steps to load
             super().reset(keep_statistics)  # type: ignore[misc]
 
     def flush(self) -> None:
