@@ -562,6 +562,8 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_misuse_is_told(tmp_path: Path) -> None:
     with pytest.raises(db.InputError, match="steps, or whole sequences"):
         DiskSampler(db.Slices(4, crossing=True))
+    with pytest.raises(db.InputError, match=r"such as diskbuffer\.Uniform\(\), found 4"):
+        DiskSampler(4)  # type: ignore[arg-type]
     flag = TensorDict({"x": torch.zeros(3), "next": {"reward": torch.ones(3, dtype=torch.bool)}}, [3])
     with pytest.raises(db.InputError, match="a flag cannot be stored"):
         DiskStorage(5, tmp_path / "flag").set(torch.arange(3), flag)

@@ -32,6 +32,8 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
     """
 
     def __init__(self, sampler: Sampler) -> None:
+        if not isinstance(sampler, Sampler):
+            raise InputError(f"a DiskSampler takes one of diskbuffer's samplers, such as diskbuffer.Uniform(), found {sampler!r}")
         form, length = sampler.form, getattr(sampler.form, "length", None) or 1
         if not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False):
             raise InputError(f"a TorchRL buffer reads steps, or whole sequences; {type(sampler).__name__} draws something else")
