@@ -119,7 +119,8 @@ def _constant(path: str, flat: Array, *, is_picture: bool) -> Iterator[Finding]:
 
 def _saturated(path: str, flat: Array, *, is_picture: bool) -> Iterator[Finding]:
     """Tell of values that look cut: many of them are exactly the largest, or the smallest, of all."""
-    if flat.dtype != np.uint8 if is_picture else flat.dtype.kind != "f":
+    is_measured = flat.dtype == np.uint8 if is_picture else flat.dtype.kind == "f"
+    if not is_measured:
         return
     values = flat.reshape(-1) if is_picture else flat[np.isfinite(flat)]
     if len(values) < 100 or len(np.unique(values[:: max(1, len(values) // 4096)])) < _DIFFERENT:

@@ -35,8 +35,9 @@ def summary(reader: Reader) -> dict[str, Any]:
           "power loss"
         - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``frame_stack``, ``padding``,
           ``autoreset``; ``streams``: ``steps`` and ``added`` of each; ``segments``: ``rows`` of each, ``used``, ``sealed``
-        - ``episodes``: ``count``, ``endings``; ``returns`` and ``lengths`` of whole ones that are over, each ``mean``, ``min``,
-          ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each; ``marks``: names
+        - ``episodes``: ``count``, ``endings``, ``over`` (whole ones that are over), and of these ``returns`` and ``lengths``,
+          each ``mean``, ``min``, ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each;
+          ``marks``: names
         - ``columns``: each ``name``, ``dtype``, ``shape``, ``kind`` ("packed", "flat" or "derived"), ``codec``, ``transforms``
           ("greyscale,resize:84x84", what pictures became before they were stored, or None), ``raw_bytes``, ``disk_bytes``,
           ``ratio``
@@ -57,7 +58,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         "streams": [{"steps": there, "added": ever} for there, ever in zip(steps.tolist(), added.tolist(), strict=True)],
         "segments": {"rows": info.segment_rows, "used": usage.segments, "sealed": usage.sealed},
         "episodes": episode_figures(episodes),
-        "tags": dict(sorted((Counter(episodes.tag.tolist()) - Counter({"": len(episodes)})).items())),
+        "tags": dict(sorted(Counter(filter(None, episodes.tag.tolist())).items())),
         "marks": list(usage.mark_names),
         "columns": columns,
         "disk": {"columns": sum(usage.columns.values()), **parts, "raw": raw, "ratio": _ratio(raw, usage.disk_bytes)},
@@ -145,6 +146,7 @@ def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
     newest = over.argsort()[-NEWEST:]
     return {
         "count": len(episodes),
+        "over": len(over),
         "endings": dict(sorted(Counter(episodes.ending.tolist()).items())),
         "returns": _figures(over.returns, newest),
         "lengths": _figures(over.length.astype(np.float64), newest),

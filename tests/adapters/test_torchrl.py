@@ -868,8 +868,7 @@ def test_a_storage_is_saved_and_loaded_by_other_names_of_dumps_and_loads(tmp_pat
     storages[0].save(tmp_path / "saved")
     storages[1].load(tmp_path / "saved")
     assert torch.equal(storages[1][:]["number"], torch.arange(8))
-    assert storages[1].store is storages[1].stored
-    assert storages[1].store.path == tmp_path / "other"
+    assert storages[1].stored.path == tmp_path / "other"
     for storage in storages:
         storage.close()
 

@@ -22,9 +22,8 @@ def _aside(place: Path) -> Path:
 
 def take_back(place: Path) -> None:
     """Put back what a crash left aside, where nothing took its place."""
-    if not place.exists():
-        with contextlib.suppress(FileNotFoundError):
-            _aside(place).rename(place)
+    if not place.exists() and _aside(place).is_dir():  # looked at first: a read-only disk refuses to rename what is not there
+        _aside(place).rename(place)
 
 
 def remove_leftovers(place: Path) -> None:

@@ -104,11 +104,6 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     # Opening
 
     @property
-    def store(self) -> Stored:
-        """The store behind this: `stored`, as buffers of the other libraries name it."""
-        return self.stored
-
-    @property
     def path(self) -> Path:
         """Where the store is."""
         return self.stored.path

@@ -15,7 +15,7 @@ from diskbuffer.inspect.pictures import as_pictures, picture_columns
 from diskbuffer.inspect.pictures.images import pillow, png
 from diskbuffer.inspect.statistics import statistics
 from diskbuffer.inspect.summary import NEWEST, facts, summary
-from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, human_size, is_observation
+from diskbuffer.plugin import EpisodeTable, Reader, human_size, is_observation
 
 _SHOWN = ("episode", "return", "length", "ending", "tag", "stream", "age", "ended")  # columns of the table of episodes
 _POINTS = 4000  # of a curve, at most
@@ -27,10 +27,9 @@ def overview(reader: Reader) -> dict[str, Any]:
     """Return a few figures, the columns, and what `diskbuffer info` says; costs what `summary` does."""
     found = summary(reader)
     episodes, disk = found["episodes"], found["disk"]
-    over = min(episodes["count"] - episodes["endings"].get(RUNNING, 0), NEWEST)
     figures = {name: found[name] for name in ("steps", "capacity", "environments")} | {"episodes": episodes["count"]}
     figures |= {
-        "recent_episodes": over,
+        "recent_episodes": min(episodes["over"], NEWEST),
         "disk": human_size(disk["total"]),
         "raw": human_size(disk["raw"]),
         "ratio": disk["ratio"],
@@ -81,7 +80,10 @@ def table(
     if where.strip():
         store, other, condition = (shlex.quote(text) for text in (str(path), f"{path.name}-chosen", where.strip()))
         commands = [
-            ("Tag them (in the process that writes: buffer.episodes.tag)", f"diskbuffer tag {store} chosen --where {condition}"),
+            (
+                "Tag them (in the process that writes: set_tag of its own episodes)",
+                f"diskbuffer tag {store} chosen --where {condition}",
+            ),
             ("Copy them to a store of their own", f"diskbuffer copy {store} ./{other} --where {condition}"),
         ]
     return {

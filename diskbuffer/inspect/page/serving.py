@@ -58,7 +58,7 @@ def serve(path: str | os.PathLike[str], port: int | None = None, *, browser: boo
         The port cannot be had.
     """
     path = local_path(path)
-    Reader(path, tolerate_damage=True)
+    watched = Watched(path, Reader(path, tolerate_damage=True))
     with contextlib.closing(bind(port)) as listening:
         prefix = "/" + "".join(secrets.choice(_LETTERS) for _ in range(_LETTERS_OF_PREFIX))
         port = listening.getsockname()[1]
@@ -70,7 +70,7 @@ def serve(path: str | os.PathLike[str], port: int | None = None, *, browser: boo
         if browser and _has_display():
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         options: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "lifespan": "off"}
-        config = uvicorn.Config(create_app(Watched(path), prefix), timeout_graceful_shutdown=2, **options)
+        config = uvicorn.Config(create_app(watched, prefix), timeout_graceful_shutdown=2, **options)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
 

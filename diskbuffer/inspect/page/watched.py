@@ -54,16 +54,18 @@ class Watched:
     ----------
     path : Path
         Where a store is, or may come to be again.
+    reader : Reader, optional
+        Of it, where one was opened already.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reader: Reader | None = None) -> None:
         self.path = path
-        self.last = State()
+        self._lock = threading.Lock()
+        self._name, self._opened = secrets.token_hex(4), 0
+        self.last = State() if reader is None else self._state(reader)
         """What the last look saw."""
         self.looked = 0.0
         """When that was: `time.monotonic`."""
-        self._lock = threading.Lock()
-        self._name, self._opened = secrets.token_hex(4), 0
 
     def look(self, *, at_once: bool = False) -> State:
         """Look again, unless it was done just now; return what there is. Some 15 ms for a million steps."""
@@ -82,6 +84,9 @@ class Watched:
                 reader.refresh()
         except (DiskBufferError, OSError) as error:
             return State(version="none", message=f"{error}. This page goes on as soon as there is a store again.")
+        return self._state(reader)
+
+    def _state(self, reader: Reader) -> State:
         opened, changes = reader.version
         token = f"{self._name}-{self._opened}-{opened}"
         return State(reader, token, f"{token}-{changes}", "")

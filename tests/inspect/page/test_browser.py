@@ -448,7 +448,7 @@ def test_the_episode_that_is_shown_is_evicted(page: Page, tmp_path: Path) -> Non
             page.click("#newest-episode")
             until(lambda: "return 29" in page.text("deck"))
             until(lambda: page.at() == 0)
-            assert not page.find("#gone").is_displayed()
+            until(lambda: not page.find("#gone").is_displayed())
     assert page.errors("410") == []
 
 

@@ -36,7 +36,8 @@ export function hide() {
 // Another store is there.
 export function forget() {
   pause();
-  [episode, at] = [null, 0];
+  turn++; // what is on its way is of the one before
+  [episode, at, loading] = [null, 0, false];
 }
 
 async function load(which) {
@@ -49,7 +50,8 @@ async function load(which) {
     ahead = 0;
     set(found);
     seek(0);
-    if (app.panel === "player") history.replaceState(null, "", `#/player?id=${found.episode}`);
+    if (app.panel !== "player") return;
+    history.replaceState(null, "", `#/player?id=${found.episode}`);
     app.parameters.set("id", found.episode);
   } catch (error) {
     if (mine !== turn) return;
