@@ -13,10 +13,8 @@ class CutOffs:
 
     Attributes
     ----------
-    steps : int
-        Recorded since the buffer was opened.
     found : int
-        How many of these cut off an episode.
+        How many steps cut off an episode.
     asked_for : int
         Episodes that `cut_off` ended.
     due : bool
@@ -24,7 +22,7 @@ class CutOffs:
     """
 
     def __init__(self) -> None:
-        self.steps = self.found = self.asked_for = 0
+        self._steps = self.found = self.asked_for = 0
         self.due = self._expected = False
 
     @property
@@ -32,13 +30,13 @@ class CutOffs:
         """Episodes that ended without a flag."""
         return self.found + self.asked_for
 
-    def note(self, found: int, *, told: bool = False) -> None:
-        """Note that steps cut off episodes; where the caller has `told` so, nothing is wrong."""
+    def note(self, found: int, steps: int, *, told: bool = False) -> None:
+        """Note that of all `steps` so far, some more cut off an episode; where the caller has `told` so, nothing is wrong."""
         if told:
             self.asked_for += found
             return
-        self.found += found
-        self.due = not self._expected and self.found > max(_FEW, self.steps // 2)
+        self.found, self._steps = self.found + found, steps
+        self.due = not self._expected and self.found > max(_FEW, steps // 2)
 
     def expect(self) -> None:
         """Do not warn, or not once more."""
@@ -50,8 +48,8 @@ class CutOffs:
             return
         self.expect()
         warnings.warn(
-            f"{self.found:,} of {self.steps:,} steps cut off an episode: their obs is not the next_obs of the step before, so the"
-            " buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "
+            f"{self.found:,} of {self._steps:,} steps cut off an episode: their obs is not the next_obs of the step before, so "
+            "the buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "
             "wrong then. Likely causes: a wrapper that normalises obs and next_obs with other statistics; an environment that "
             "overwrites the array that it returned last (give copies); steps that are shuffled, or of several environments in "
             "turn. If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, tell "

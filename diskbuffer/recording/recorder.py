@@ -51,7 +51,7 @@ class Recorder:
 
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
         self._layout, self._schema, self.log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
-        self.cut_offs = CutOffs()
+        self.cut_offs, self._added_before = CutOffs(), log.added
         self._environments = layout.streams
         pictures = Pictures(self._schema, layout.streams)
         self._pictures = pictures if pictures else None
@@ -199,7 +199,7 @@ class Recorder:
             with Uninterrupted():
                 self._note(code)
         else:
-            self._note(code)
+            self.log.added += code >> 2
         if self.log.is_due:
             with Uninterrupted():
                 self.log.evict()
@@ -215,7 +215,6 @@ class Recorder:
     def _note(self, code: int) -> int:
         """Note what was committed; return how many steps that were."""
         steps = code >> 2
-        self.cut_offs.steps += steps
         self.log.added += steps
         if code & 1:
             self._note_starts()
@@ -226,7 +225,7 @@ class Recorder:
     def _note_starts(self) -> None:
         """Have the index know of the episodes that were started."""
         starts, cut_offs = self._native.take_starts()
-        self.cut_offs.note(cut_offs, told=self._is_told)
+        self.cut_offs.note(cut_offs, self.log.added - self._added_before, told=self._is_told)
         if not len(starts):
             return
         for stream in np.unique(starts[:, 0]).tolist():
@@ -236,10 +235,10 @@ class Recorder:
 
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
-        self.cut_offs.steps += self._native.finish() >> 2
+        self._native.finish()
+        self.log.count()
         self._note_starts()
         self._native.forget()
-        self.log.count()
         self.log.note_evictable()
 
     def cut_off(self, streams: Iterable[int]) -> None:

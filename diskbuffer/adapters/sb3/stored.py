@@ -147,6 +147,7 @@ class Stored(SharedStore):
         """Return what came after stacks: of some environments, these moved on to the newest frame after them."""
         if self._stack == 1 or not where.any():
             return after
+        where = where.astype(np.bool_, copy=False)
         moved = {name: part.copy() for name, part in parts_of(after).items()}
         for name, part in moved.items():
             part[where, :-1] = parts_of(before)[name][where, 1:]
