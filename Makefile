@@ -9,7 +9,7 @@ GAME ?= pong
 SCALE ?= 1
 WORKERS ?= logical
 BENCH ?=
-BENCHMARKS := sizes calls curves adapters trainings writing verification packers prioritized sequences passes scale refreshing sealing lossy gpu cold writers formats ray_buffers reverb rllib_curves
+BENCHMARKS := sizes calls adapters writing sequences slices prioritized scale packers lossy gpu cold writers formats ray_buffers reverb
 ITERATIONS ?= 1000000
 SEED ?=
 LZ4 ?=
@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --max-worker
 
 INTEROP := dreamer lerobot webdataset zarr2
 
-.PHONY: demo test native nightly coverage sanitize check bench bench-compare soak interop docs dist clean
+.PHONY: demo test native nightly coverage sanitize check bench soak interop docs dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -64,14 +64,11 @@ check: $(VENV)/test $(VENV)/check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Meant to take less than an hour on two cores that have nothing else to do. BENCH=--quick for fewer rounds and less data.
+# An hour or two of two cores that have nothing else to do; BENCH=--quick for fewer rounds and less data. `plan`, `ppo_waits` and `page` are
+# for figures of the docs alone: python -m bench.NAME
 bench: $(VENV)/bench
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
 	$(BIN)/python -m bench.results
-
-# What changed since the figures that were copied elsewhere: make bench-compare OLD=DIRECTORY
-bench-compare: $(VENV)/bench
-	$(BIN)/python -m bench.results --compare $(OLD)
 
 # Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
 soak: $(VENV)/test

@@ -1,31 +1,28 @@
-"""Our buffers for Stable-Baselines3, TorchRL and Tianshou beside their own: `sample`, `add`, `model.learn`, and memory.
+"""Our buffers for Stable-Baselines3, TorchRL and Tianshou beside their own: `sample`, `add`, whole trainings, and memory.
 
     python -m bench.adapters [--only vectors] --json FILE
 
 Vectors of 4 floats and stacks of four Atari frames; everything is warm. Each buffer is in a process of its own, filled through
-the library's own `add` or `extend`, and they take turns; so do the learners. Of the two that add a million steps the memory is
-compared: what a process with the library's smallest buffer takes is subtracted.
+the library's own `add` or `extend`, and they take turns; so do the learners, and whole trainings, which take no time for anything
+else: PPO, A2C and DQN play CartPole, TD3 with hindsight flips bits. Of the two that add a million steps the memory is compared:
+what a process with the library's smallest buffer takes is subtracted.
 """
 
 from __future__ import annotations
 
 import functools
-import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bench.frames import frames
-from bench.measure import ONLY, Report, parser, ratio
+from bench.measure import Part, Report, parser, ratio, run, settled
 from bench.peers.peer import choose_threads
 from bench.transitions import Transitions
-from bench.verification import take_turns
-from bench.worker import Worker, in_turns
+from bench.worker import Worker, alone, in_turns, started
 
 STACK, EPISODE = 4, 500
 ADDED = 16  # steps in a row; with many more of them a busy machine interrupts the slower one more often
@@ -33,54 +30,7 @@ GOALS, GOAL_STEPS = 8, 50_000
 MANY, ROOM = 64, 1_000_000
 EXTENDED, CAPACITY = 1_000, 100_000
 
-LEARNING = """
-import sys, time
-import ale_py, gymnasium
-gymnasium.register_envs(ale_py)
-from stable_baselines3 import DQN
-from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import VecFrameStack
-from diskbuffer.adapters.sb3 import DiskReplayBuffer
-of, path, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=4, seed=0), 4)
-ours = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": path, "frame_stack": 4}} if of == "ours" else {}
-model = DQN("CnnPolicy", env, buffer_size=20_000, learning_starts=500, train_freq=4, batch_size=32, seed=0, device="cpu", **ours)
-model.learn(1_000)
-for _ in sys.stdin:
-    begin = time.perf_counter()
-    model.learn(steps, reset_num_timesteps=False)
-    print((time.perf_counter() - begin) / steps, flush=True)
-"""
-
-FILLING = """
-import os, sys, re
-import numpy as np
-import psutil
-from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
-from diskbuffer.adapters.sb3 import DiskReplayBuffer
-of, path, steps, pixels = sys.argv[1], sys.argv[2], int(sys.argv[3]), np.load(sys.argv[4], mmap_mode="r")
-space, actions = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
-if of == "ours":
-    buffer = DiskReplayBuffer(steps, space, actions, "cpu", path=path, frame_stack=4)
-else:
-    buffer = ReplayBuffer(64, space, actions, "cpu")
-stack = np.zeros((1, 4, 84, 84), np.uint8)
-stack[0, -1] = pixels[0]
-action, reward, done = np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1, bool)
-for t in range(steps if of == "ours" else 1_000):
-    following = np.concatenate([stack[:, 1:], np.asarray(pixels[(t + 1) % len(pixels)])[None, None]], axis=1)
-    done[0] = t % 500 == 499
-    buffer.add(stack, following, action, reward, done, [{}])
-    stack = following
-    if done[0]:
-        stack = np.zeros_like(stack)
-        stack[0, -1] = following[0, -1]
-for _ in range(200):
-    buffer.sample(256)
-smaps = open("/proc/self/smaps_rollup").read()
-print(int(re.search(r"Anonymous: *([0-9]+)", smaps)[1]) * 1024)
-"""
+STEPS = {"PPO": 8_192, "A2C": 5_000, "DQN": 10_000, "TD3 and hindsight": 1_500}  # of whole trainings
 
 
 class Buffer:
@@ -301,7 +251,6 @@ def compare(
     for name, taken in times.items():
         report.times(f"{what}, {name}", [seconds / by for seconds in taken], 1e6, "us")
     best = min((name for name in times if name != "ours"), key=lambda name: float(np.median(times[name])))
-    what = f"{what}: times as fast as {'its own' if best == 'own' else best}"
     report.row(what, ratio(times[best], times["ours"]), "x", at_least=at_least)
 
 
@@ -319,100 +268,169 @@ def all_of(
     made = frames(n + 1) if pixels else np.random.default_rng(0).normal(size=(n + 1, 4)).astype(np.float32)
     transitions = Transitions.save(made, directory / "frames.npy", stack)
     of: dict[str, Worker] = {}
-    try:
-        for name, steps in rooms.items():
-            of[name] = Worker(make, name, transitions, environments, n, steps, Path(tempfile.mkdtemp(dir=directory)))
-        for worker in of.values():
-            worker.ready()
+    for name, steps in rooms.items():
+        of[name] = Worker(make, name, transitions, environments, n, steps, Path(tempfile.mkdtemp(dir=directory)))
+    with started(of):
         what = f"{library}, {kind}" + (f" of {environments} environments" if environments > 1 else "")
         for size, at_least in ((32, 1.2 if pixels else 0.8), (256, 2.0 if pixels else 1.0)):
             compare(report, f"{what}: sample({size})", of, "sample", size, rounds=rounds, at_least=at_least)
         compare(report, f"{what}: add", of, "add", rounds=rounds, at_least=0.7, by=ADDED)
         if library == "TorchRL":
             compare(report, f"{what}: extend({EXTENDED:,})", of, "extend", rounds=rounds, at_least=1)
-    finally:
-        for worker in of.values():
-            worker.close()
 
 
-def vectors(report: Report, directory: Path, rounds: int) -> None:
+class Learning:
+    """A DQN that plays Atari."""
+
+    def __init__(self, of: str, directory: Path) -> None:
+        import ale_py
+        import gymnasium
+        from stable_baselines3 import DQN
+        from stable_baselines3.common.env_util import make_atari_env
+        from stable_baselines3.common.vec_env import VecFrameStack
+
+        from diskbuffer.adapters.sb3 import DiskReplayBuffer
+
+        gymnasium.register_envs(ale_py)
+        env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=4, seed=0), 4)
+        own: dict[str, Any] = {}
+        if of == "ours":
+            kept = {"path": directory / "learning", "frame_stack": 4}
+            own = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": kept}
+        how: dict[str, Any] = {"buffer_size": 20_000, "learning_starts": 500, "train_freq": 4, "batch_size": 32}
+        self._model = DQN("CnnPolicy", env, **how, **own, seed=0, device="cpu")
+        self._model.learn(1_000)
+
+    def learn(self, steps: int) -> None:
+        """Go on."""
+        self._model.learn(steps, reset_num_timesteps=False)
+
+
+def whole_training(algorithm: str, of: str, steps: int, directory: Path) -> float:
+    """Train once; return the seconds of `model.learn`, after a first training that compiles and warms up."""
+    import torch
+    from stable_baselines3 import A2C, DQN, PPO, TD3, HerReplayBuffer
+    from stable_baselines3.common.envs import BitFlippingEnv
+
+    from diskbuffer.adapters.sb3 import DiskHerReplayBuffer, DiskReplayBuffer, DiskRolloutBuffer
+
+    torch.set_num_threads(1)
+
+    def model(name: str) -> Any:
+        how: dict[str, Any] = {"seed": 0, "device": "cpu"}
+        kept = {"path": directory / name} if of == "ours" else {}
+        if algorithm in ("PPO", "A2C"):
+            own: Any = {"rollout_buffer_class": DiskRolloutBuffer, "rollout_buffer_kwargs": kept} if kept else {}
+            return (PPO if algorithm == "PPO" else A2C)("MlpPolicy", "CartPole-v1", **how, **own)
+        how |= {"buffer_size": 50_000, "replay_buffer_kwargs": kept}
+        if algorithm == "DQN":
+            own = {"replay_buffer_class": DiskReplayBuffer} if kept else {}
+            return DQN("MlpPolicy", "CartPole-v1", learning_starts=500, **how, **own)
+        how |= {"replay_buffer_class": DiskHerReplayBuffer if kept else HerReplayBuffer, "policy_kwargs": {"net_arch": [64]}}
+        return TD3("MultiInputPolicy", BitFlippingEnv(n_bits=GOALS, continuous=True), learning_starts=200, **how)
+
+    model("first").learn(min(steps, 2_500))
+    trained = model("second")
+    begin = time.perf_counter()
+    trained.learn(steps)
+    return time.perf_counter() - begin
+
+
+def memory_of(of: str, steps: int, pixels: Path, directory: Path) -> int:
+    """Add stacks of frames to a buffer and sample; return the bytes that the process has to itself."""
+    from gymnasium import spaces
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    from diskbuffer.adapters.sb3 import DiskReplayBuffer
+
+    made, space, actions = np.load(pixels, mmap_mode="r"), spaces.Box(0, 255, (STACK, 84, 84), np.uint8), spaces.Discrete(6)
+    buffer: Any = ReplayBuffer(64, space, actions, "cpu")
+    if of == "ours":
+        buffer = DiskReplayBuffer(steps, space, actions, "cpu", path=directory / "memory", frame_stack=STACK)
+    stack = np.zeros((1, STACK, 84, 84), np.uint8)
+    stack[0, -1] = made[0]
+    action, reward, done = np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1, np.bool_)
+    for t in range(steps if of == "ours" else 1_000):
+        following = np.concatenate([stack[:, 1:], np.asarray(made[(t + 1) % len(made)])[None, None]], axis=1)
+        done[0] = t % EPISODE == EPISODE - 1
+        buffer.add(stack, following, action, reward, done, [{}])
+        stack = following
+        if done[0]:
+            stack = np.zeros_like(stack)
+            stack[0, -1] = following[0, -1]
+    for _ in range(200):
+        buffer.sample(256)
+    return settled()
+
+
+def rounds_of(report: Report) -> int:
+    """Return how many turns everybody has."""
+    return 5 if report.quick else 15
+
+
+def vectors(report: Report, directory: Path) -> None:
     """Vectors of 4 floats, of one environment and of eight."""
+    n = 5_000 if report.quick else 20_000
     for library in LIBRARIES:
         for environments in (1, 8) if library != "TorchRL" else (1,):
-            n = 5_000 if report.quick else 20_000
-            all_of(report, library, "vectors of 4", n, environments, Path(tempfile.mkdtemp(dir=directory)), rounds)
+            own = Path(tempfile.mkdtemp(dir=directory))
+            all_of(report, library, "vectors of 4", n, environments, own, rounds_of(report))
 
 
-def pixels(report: Report, directory: Path, rounds: int) -> None:
+def pixels(report: Report, directory: Path) -> None:
     """Stacks of four frames."""
     for library in LIBRARIES:
-        all_of(report, library, "frames", 4_000 if report.quick else 12_000, 1, Path(tempfile.mkdtemp(dir=directory)), rounds)
+        own, n = Path(tempfile.mkdtemp(dir=directory)), 4_000 if report.quick else 12_000
+        all_of(report, library, "frames", n, 1, own, rounds_of(report))
 
 
-def many(report: Report, directory: Path, rounds: int) -> None:
+def many(report: Report, directory: Path) -> None:
     """Stacks of four frames, of 64 environments, in a buffer for a million steps."""
     of = 8 if report.quick else MANY
-    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, rounds, ROOM)
+    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, rounds_of(report), ROOM)
 
 
-def goals(report: Report, directory: Path, rounds: int) -> None:
+def goals(report: Report, directory: Path) -> None:
     """Replace goals, with 50,000 steps stored."""
     steps = 5_000 if report.quick else GOAL_STEPS
     of = {name: Worker(Hindsight, name, steps, Path(tempfile.mkdtemp(dir=directory))) for name in ("ours", "own")}
-    try:
+    with started(of):
         what = f"Stable-Baselines3, hindsight, {steps:,} steps: sample(256)"
-        compare(report, what, of, "sample", 256, rounds=rounds, at_least=1)
-    finally:
-        for worker in of.values():
-            worker.close()
+        compare(report, what, of, "sample", 256, rounds=rounds_of(report), at_least=1)
 
 
-def learning(report: Report, directory: Path, rounds: int) -> None:
-    """Compare `model.learn`."""
-    here, steps = Path(__file__).resolve().parents[1], 200 if report.quick else 1_000
-    codes = {"ours": here, "theirs": here}
-    found = take_turns(LEARNING, codes, min(rounds, 7), str(directory / "learning"), str(steps), named=True)
-    for name, seconds in found.items():
-        report.times(f"Stable-Baselines3: DQN.learn, a step, {name}", seconds)
-    speed = ratio(found["theirs"], found["ours"])
+def learning(report: Report, directory: Path) -> None:
+    """Compare `model.learn` on Atari."""
+    steps = 200 if report.quick else 1_000
+    with started({of: Worker(Learning, of, directory) for of in ("ours", "own")}) as workers:
+        found = in_turns(workers, "learn", steps, rounds=3 if report.quick else 7, calls=1, seconds=0)
+    speed = ratio(found["own"], found["ours"])
     report.row("Stable-Baselines3: steps a second of DQN.learn, against its own", speed, "x", at_least=0.95)
 
 
-def memory(report: Report, directory: Path, rounds: int) -> None:
+def training(report: Report, directory: Path) -> None:
+    """Compare whole trainings, in turn."""
+    for algorithm, steps in STEPS.items():
+        times: dict[str, list[float]] = {"own": [], "ours": []}
+        for _ in range(2 if report.quick else 5):
+            for of, taken in times.items():
+                own = Path(tempfile.mkdtemp(dir=directory))
+                taken.append(alone(whole_training, algorithm, of, steps // (3 if report.quick else 1), own))
+        what = f"Stable-Baselines3, whole training with {algorithm}"
+        for of, taken in times.items():
+            report.times(f"{what}: {of}", taken, 1.0, "s")
+        report.row(f"{what}: time against the library's buffer", ratio(times["ours"], times["own"]), "x", at_most=1.1)
+
+
+def memory(report: Report, directory: Path) -> None:
     """Compare memory, with a million steps on disk and next to none in RAM."""
     steps = 20_000 if report.quick else 1_000_000
-    np.save(directory / "frames.npy", frames(12_000 if report.quick else 96_000))
-    bytes_of = {}
-    for of in ("ours", "theirs"):
-        command = [sys.executable, "-c", FILLING, of, str(directory / "memory"), str(steps), str(directory / "frames.npy")]
-        bytes_of[of] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    more = (bytes_of["ours"] - bytes_of["theirs"]) / 1e6
-    report.row(f"Stable-Baselines3: memory for {steps:,} stacked steps", more, "MB", at_most=150)
+    np.save(file := directory / "frames.npy", frames(12_000 if report.quick else 96_000))
+    ours, theirs = (alone(memory_of, of, steps, file, directory) for of in ("ours", "own"))
+    report.row(f"Stable-Baselines3: memory for {steps:,} stacked steps", (ours - theirs) / 1e6, "MB", at_most=150)
 
 
-PARTS = {part.__name__: part for part in (vectors, pixels, many, goals, learning, memory)}
-
-
-def directories() -> Iterator[Path]:
-    """Yield new directories, and remove each when the next is asked for."""
-    while True:
-        directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def main() -> None:
-    """Run all parts, or some."""
-    options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=ONLY)
-    args = options.parse_args()
-    report = Report("adapters", args.seed, quick=args.quick)
-    for name, directory in zip(args.only, directories(), strict=False):
-        PARTS[name](report, directory, 5 if args.quick else 15)
-        report.write(args.json, keep=len(args.only) < len(PARTS))
-
+PARTS: dict[str, Part] = {part.__name__: part for part in (vectors, pixels, many, goals, learning, training, memory)}
 
 if __name__ == "__main__":
-    main()
+    run("adapters", PARTS, parser(__doc__))

@@ -1,13 +1,16 @@
-"""A headless Chromium, driven by selenium: for the tests of the page, its pictures and its timings."""
+"""A headless Chromium, driven by selenium, and the page that it shows: for tests, pictures and timings."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -76,3 +79,18 @@ def complaints(driver: WebDriver) -> list[str]:
     """Return what the browser's console has that is an error, since it was last asked."""
     entries: list[dict[str, Any]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
     return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@contextlib.contextmanager
+def serving(store: Path) -> Iterator[str]:
+    """Start ``diskbuffer view``; yield the address that it prints, and end it."""
+    command = [sys.executable, "-m", "diskbuffer", "view", str(store), "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = next((line for line in process.stdout if "http://" in line), None)
+            if address is None:
+                raise RuntimeError(f"{' '.join(command)} printed no address")
+            yield next(word for word in address.split() if word.startswith("http://"))
+        finally:
+            process.terminate()

@@ -8,9 +8,8 @@ parts are timed in turn, one call each, in one process and one thread; the whole
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 import diskbuffer as db
 from bench.frames import frames
-from bench.measure import Report, in_turn, parser
+from bench.measure import Part, Report, in_turn, parser, run
 from diskbuffer.native.single_steps import copy_drawn
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.samplers.sampler import Ahead
@@ -29,6 +28,11 @@ from diskbuffer.samplers.sampler import Ahead
 SIZES = (1, 8, 32, 64, 256)
 STACK, STEPS = 4, 20_000
 Calls = dict[str, Callable[[Any], Any]]
+
+
+def rounds_of(report: Report) -> int:
+    """Return how often each is called."""
+    return 200 if report.quick else 2_000
 
 
 def _of_vectors(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Calls:
@@ -65,18 +69,23 @@ def _of_frames(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Calls
     }
 
 
-def sampling(report: Report, rounds: int, kind: str, buffer: db.ReplayBuffer, theirs: ReplayBuffer) -> None:
+def sampling(kind: str, report: Report, directory: Path) -> None:
     """Time `sample` and its parts at each size."""
+    torch.set_num_threads(1)
+    buffer, theirs = _full(kind, directory)
+    for _ in range(20):  # until it is seen that everything is in memory
+        buffer.sample(256)
     for size in SIZES:
         sampler = db.Uniform(seed=0)
         parts = (_of_vectors if kind == "vectors" else _of_frames)(buffer, sampler, size)
         calls: Calls = {"the whole": lambda _, size=size: buffer.sample(size), **parts}  # type: ignore[misc]
         calls["Stable-Baselines3"] = lambda _, size=size: theirs.sample(size)  # type: ignore[misc]
-        for name, seconds in in_turn(rounds, calls, lambda: None).items():
-            report.point(f"sample, {kind}", "batch size", size, name, seconds)
+        for name, seconds in in_turn(rounds_of(report), calls, lambda: None).items():
+            report.times(f"sample({size}), {kind}: {name}", seconds, 1e6, "us")
+    buffer.close()
 
 
-def adding(report: Report, rounds: int, directory: Path) -> None:
+def adding(report: Report, directory: Path) -> None:
     """Time `add` and its parts: numbers and arrays as an environment gives them."""
     columns = {"obs": db.Column((4,)), "action": db.Column((), "int64"), "reward": db.Column()}
     space, actions = spaces.Box(-10, 10, (4,), np.float32), spaces.Discrete(2)
@@ -94,8 +103,8 @@ def adding(report: Report, rounds: int, directory: Path) -> None:
             "find and record": lambda _: recorder._add(values, None),
             "Stable-Baselines3": lambda _: theirs.add(obs[:1], obs[:1], action, reward, flags, infos),
         }
-        for name, seconds in in_turn(rounds, calls, lambda: None, each=10).items():
-            report.point("add, vectors", "environments", 1, name, seconds)
+        for name, seconds in in_turn(rounds_of(report), calls, lambda: None, each=10).items():
+            report.times(f"add, vectors: {name}", seconds, 1e6, "us")
 
 
 def _full(kind: str, directory: Path) -> tuple[db.ReplayBuffer, ReplayBuffer]:
@@ -122,25 +131,7 @@ def _full(kind: str, directory: Path) -> tuple[db.ReplayBuffer, ReplayBuffer]:
     return ours, theirs
 
 
-def main() -> None:
-    """Time all parts."""
-    options = parser((__doc__ or "").splitlines()[0]).parse_args()
-    report = Report("calls", options.seed, quick=options.quick)
-    torch.set_num_threads(1)
-    rounds = 200 if options.quick else 2_000
-    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-    try:
-        for kind in ("vectors", "frames"):
-            ours, theirs = _full(kind, directory)
-            with ours:
-                for _ in range(20):  # until it is seen that everything is in memory
-                    ours.sample(256)
-                sampling(report, rounds, kind, ours, theirs)
-        adding(report, rounds, directory)
-    finally:
-        shutil.rmtree(directory)
-    report.write(options.json)
-
+PARTS: dict[str, Part] = {**{kind: partial(sampling, kind) for kind in ("vectors", "frames")}, "add": adding}
 
 if __name__ == "__main__":
-    main()
+    run("calls", PARTS, parser(__doc__))

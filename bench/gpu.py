@@ -9,8 +9,6 @@ accelerator it says so and does nothing.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from torch import nn
 
 import diskbuffer as db
 from bench.frames import COLUMNS, Frames, frames
-from bench.measure import Report, arguments
+from bench.measure import Report, parser, run
 
 STACK, BATCH, ACTIONS = 4, 256, 6
 Batch = dict[str, torch.Tensor]
@@ -92,7 +90,7 @@ def torchrl(directory: Path, pixels: Frames, seed: int, device: torch.device) ->
     return loop
 
 
-def run(batches: Iterator[Batch], learner: Learner, steps: int) -> tuple[float, float]:
+def learn(batches: Iterator[Batch], learner: Learner, steps: int) -> tuple[float, float]:
     """Learn; return seconds in all, and seconds until the next batch was there."""
     for _ in range(3):
         learner.step(next(batches))
@@ -107,52 +105,46 @@ def run(batches: Iterator[Batch], learner: Learner, steps: int) -> tuple[float, 
     return time.perf_counter() - begun, waited
 
 
-def main() -> None:
-    """Run everything."""
-    args = arguments((__doc__ or "").splitlines()[0])
+def compare(report: Report, directory: Path) -> None:
+    """Learn from all, in turn."""
     device = torch.accelerator.current_accelerator()
     if device is None:
-        print("PyTorch sees no accelerator here: nothing was measured")
+        report.left_out("an accelerator", "PyTorch sees none here")
         return
-    report, directory = Report("gpu", args.seed, quick=args.quick), Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-    rounds, steps = (3, 10) if args.quick else (9, 300)
-    pixels = frames(2_000 if args.quick else 20_000)
-    try:
-        with ours(directory, pixels, args.seed) as buffer:
-            theirs = torchrl(directory, pixels, args.seed, device)
-            loader, learner = buffer.loader(BATCH, device=device), Learner(device)
-            resident = buffer.sample(BATCH, device=device)
-            ways: dict[str, Callable[[], Iterator[Any]]] = {
-                "one batch on the device": lambda: iter(lambda: resident, None),
-                "our loader": lambda: iter(loader),
-                "our sample": lambda: iter(lambda: buffer.sample(BATCH, device=device), None),
-                "TorchRL, pinned memmap, prefetch 4": theirs,
-            }
-            taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-            for _ in range(rounds):
-                for name, make in ways.items():
-                    batches = make()
-                    taken[name].append(run(batches, learner, steps))
-                    del batches
-            whole = {name: [total / steps for total, _ in found] for name, found in taken.items()}
-            for name, seconds in whole.items():
-                report.times(f"a DQN step of 256, {device.type}: {name}", seconds)
-            for name, found in taken.items():
-                share = float(np.median([waited / total for total, waited in found]))
-                report.row(f"share of its time that the learner waits: {name}", 100 * share, "%")
-            before = loader.nbytes_sent
-            next(iter(loader))
-            report.row("bytes sent a batch: our loader", loader.nbytes_sent - before, "bytes")
-            stacks = sum(value.nbytes for value in buffer.sample(BATCH).values())
-            report.row("bytes of a batch whose observations are all stacks", stacks, "bytes")
-            value = float(np.median(np.divide(whole["our loader"], whole["one batch on the device"])))
-            report.row("a step with our loader, against one batch on the device", value, "x", at_most=1.1)
-            value = float(np.median(np.divide(whole["TorchRL, pinned memmap, prefetch 4"], whole["our loader"])))
-            report.row("a step with our loader, times as fast as with TorchRL", value, "x", at_least=1)
-    finally:
-        shutil.rmtree(directory)
-    report.write(args.json)
+    rounds, steps = (3, 10) if report.quick else (9, 300)
+    pixels = frames(2_000 if report.quick else 20_000)
+    with ours(directory, pixels, report.seed) as buffer:
+        theirs = torchrl(directory, pixels, report.seed, device)
+        loader, learner = buffer.loader(BATCH, device=device), Learner(device)
+        resident = buffer.sample(BATCH, device=device)
+        ways: dict[str, Callable[[], Iterator[Any]]] = {
+            "one batch on the device": lambda: iter(lambda: resident, None),
+            "our loader": lambda: iter(loader),
+            "our sample": lambda: iter(lambda: buffer.sample(BATCH, device=device), None),
+            "TorchRL, pinned memmap, prefetch 4": theirs,
+        }
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, make in ways.items():
+                batches = make()
+                taken[name].append(learn(batches, learner, steps))
+                del batches
+        whole = {name: [total / steps for total, _ in found] for name, found in taken.items()}
+        for name, seconds in whole.items():
+            report.times(f"a DQN step of 256, {device.type}: {name}", seconds)
+        for name, found in taken.items():
+            share = float(np.median([waited / total for total, waited in found]))
+            report.row(f"share of its time that the learner waits: {name}", 100 * share, "%")
+        before = loader.nbytes_sent
+        next(iter(loader))
+        report.row("bytes sent a batch: our loader", loader.nbytes_sent - before, "bytes")
+        stacks = sum(value.nbytes for value in buffer.sample(BATCH).values())
+        report.row("bytes of a batch whose observations are all stacks", stacks, "bytes")
+        value = float(np.median(np.divide(whole["our loader"], whole["one batch on the device"])))
+        report.row("a step with our loader, against one batch on the device", value, "x", at_most=1.1)
+        value = float(np.median(np.divide(whole["TorchRL, pinned memmap, prefetch 4"], whole["our loader"])))
+        report.row("a step with our loader, times as fast as with TorchRL", value, "x", at_least=1)
 
 
 if __name__ == "__main__":
-    main()
+    run("gpu", {"all": compare}, parser(__doc__))

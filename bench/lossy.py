@@ -3,13 +3,11 @@
     python -m bench.lossy [--only mujoco] --json FILE
 
 Camera pictures are cut out of scikit-learn's two photographs by a camera that pans and zooms, one cut after the other. MuJoCo's
-are those of `bench.kinds`. Codecs are tried in turn on the same frames, everything warm.
+are those of `bench.frames`. Codecs are tried in turn on the same frames, everything warm.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from bench.kinds import KINDS as OTHERS
-from bench.kinds import mujoco
-from bench.measure import ONLY, Report, in_turn, parser, ratio
+from bench.frames import KINDS as OTHERS
+from bench.frames import mujoco
+from bench.measure import Part, Report, in_turn, parser, ratio, run
 
 Frames = npt.NDArray[np.uint8]
 CODECS = {"LZ4": None, "webp:75": "webp:75", "webp:90": "webp:90"}
@@ -77,8 +75,9 @@ def psnr(buffer: db.ReplayBuffer, frames: Frames) -> float:
     return 10 * float(np.log10(255**2 / mean)) if mean else float("inf")
 
 
-def measure(report: Report, name: str, n: int, rounds: int, directory: Path) -> None:
+def measure(name: str, report: Report, directory: Path) -> None:
     """Measure one kind of pictures."""
+    n, rounds = (600, 7) if report.quick else (1_500, 25)
     title, make, missing = KINDS[name]
     if why := missing():
         report.left_out(title, why)
@@ -113,20 +112,7 @@ def _sample(buffer: db.ReplayBuffer, _: Any) -> Any:
     return buffer.sample(BATCH)
 
 
-def main() -> None:
-    """Run everything, or some kinds."""
-    options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=[*KINDS], help=ONLY)
-    args = options.parse_args()
-    report = Report("lossy", args.seed, quick=args.quick)
-    for name in args.only or KINDS:
-        directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-        try:
-            measure(report, name, 600 if args.quick else 1_500, 7 if args.quick else 25, directory)
-        finally:
-            shutil.rmtree(directory)
-    report.write(args.json, keep=bool(args.only))
-
+PARTS: dict[str, Part] = {name: partial(measure, name) for name in KINDS}
 
 if __name__ == "__main__":
-    main()
+    run("lossy", PARTS, parser(__doc__))

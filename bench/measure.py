@@ -1,20 +1,29 @@
-"""Timing competitors in turn, so that a machine's moods strike them all; ratios with their spread; and writing JSON."""
+"""Timing competitors in turn, so that a machine's moods strike them all; ratios with their spread; parts; and JSON."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
-import sys
+import os
+import platform
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
-from bench.machine import busy, machine, versions
-
-ONLY = "measure these anew, and keep what the file has of the others"
+PACKAGES = (
+    *("diskbuffer", "numpy", "torch", "numcodecs", "zarr", "zarrs", "tensorstore", "stable-baselines3"),
+    *("sb3-extra-buffers", "torchrl", "tianshou", "cpprb", "flashbax", "jax", "memmap-replay-buffer", "pylance"),
+    *("gymnasium", "ale-py", "box2d", "mujoco", "ray"),
+)
 
 
 def in_turn(
@@ -55,40 +64,42 @@ def ratio(a: Sequence[float], b: Sequence[float], each: int = 1) -> Ratio:
     """Return a's time over b's, each the median of a round's calls. Where one took part in fewer rounds, those count."""
     one, other = (np.median(np.reshape(seconds, (-1, each)), axis=1) for seconds in (a, b))
     n = min(len(one), len(other))
-    quotients = one[:n] / other[:n]
-    low, median, high = (float(np.quantile(quotients, q)) for q in (0.25, 0.5, 0.75))
+    low, median, high = (float(np.quantile(one[:n] / other[:n], q)) for q in (0.25, 0.5, 0.75))
     return Ratio(median, low, high, n)
 
 
-def percent_more(value: Ratio) -> Ratio:
-    """Return how many percent more a is than b."""
-    median, low, high = (100 * (part - 1) for part in value[:3])
-    return Ratio(median, low, high, value.n)
+def anonymous() -> int:
+    """Return the bytes of RAM that this process has to itself: pages of files are the kernel's to drop."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in status if line.startswith("RssAnon")).split()[1])
 
 
-def quantiles(seconds: Sequence[float], unit: float = 1e3) -> dict[str, float]:
-    """Summarise times, in milliseconds or another unit."""
-    low, median, high = (float(np.quantile(seconds, q)) * unit for q in (0.25, 0.5, 0.75))
-    return {"median": round(median, 4), "p25": round(low, 4), "p75": round(high, 4), "n": len(seconds)}
+def settled() -> int:
+    """Return the same without what was freed, and is kept to be given out again."""
+    gc.collect()
+    if hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)
+    return anonymous()
 
 
 class Report:
-    """Collect times, curves, and rows with their targets; print them, and write them as JSON."""
+    """Collect times, and rows with their targets; print them, and write them as JSON.
 
-    def __init__(self, name: str, seed: int, *, quick: bool = False) -> None:
-        self.quick = quick
-        self._data: dict[str, Any] = {
-            "benchmark": name,
-            "quick": quick,
-            "seed": seed,
-            "machine": machine(),
-            "versions": versions(),
-            "left_out": {},
-            "times": {},
-            "curves": {},
-            "rows": [],
-        }
-        self._begun, self._busy = time.monotonic(), [busy()]
+    Attributes
+    ----------
+    quick : bool
+        Whether a few rounds of a part of the data are enough.
+    seed : int
+        Of everything random.
+    options : Namespace
+        All that the command was given.
+    """
+
+    def __init__(self, name: str, seed: int = 0, *, quick: bool = False, options: argparse.Namespace | None = None) -> None:
+        self.quick, self.seed, self.options = quick, seed, options or argparse.Namespace()
+        self._data: dict[str, Any] = {"benchmark": name, "quick": quick, "seed": seed, "machine": _machine()}
+        self._data |= {"versions": _versions(), "left_out": {}, "times": {}, "rows": []}
+        self._begun, self._busy = time.monotonic(), [os.getloadavg()[0]]
 
     def left_out(self, what: str, why: str) -> None:
         """Note what could not take part."""
@@ -97,22 +108,11 @@ class Report:
             print(f"  {what} is left out: {why}")
 
     def times(self, name: str, seconds: Sequence[float], unit: float = 1e3, label: str = "ms") -> None:
-        """Note the times of one competitor."""
-        found = quantiles(seconds, unit)
-        self._data["times"][name] = {"unit": label, **found}
-        print(f"  {name:<58} {found['median']:10.3f} {label}   ({found['p25']:.3f} to {found['p75']:.3f})")
-
-    def point(
-        self, curve: str, along: str, x: float, name: str, values: Sequence[float], unit: float = 1e6, label: str = "us"
-    ) -> None:
-        """Note what one competitor took at `x` of a curve, whose horizontal axis is called `along`."""
-        found = quantiles(values, unit)
-        drawn = self._data["curves"].setdefault(curve, {"along": along, "unit": label, "points": []})
-        drawn["points"].append({"x": x, "name": name, **found})
-        print(
-            f"  {curve}, {along} {x:<9,} {name:<42} {found['median']:10.3f} {label}   ({found['p25']:.3f} to {found['p75']:.3f})"
-        )
-        self._busy.append(busy())
+        """Note the times of one competitor, in milliseconds or another unit."""
+        low, median, high = (round(float(np.quantile(seconds, q)) * unit, 4) for q in (0.25, 0.5, 0.75))
+        self._data["times"][name] = {"unit": label, "median": median, "p25": low, "p75": high, "n": len(seconds)}
+        print(f"  {name:<58} {median:10.3f} {label}   ({low:.3f} to {high:.3f})", flush=True)
+        self._busy.append(os.getloadavg()[0])
 
     def row(
         self, what: str, value: float | Ratio, unit: str, *, at_least: float | None = None, at_most: float | None = None
@@ -122,39 +122,92 @@ class Report:
         met = (at_least is None or found.median >= at_least) and (at_most is None or found.median <= at_most)
         target = f"at least {at_least:,}" if at_least is not None else "none" if at_most is None else f"at most {at_most:,}"
         row: dict[str, Any] = {"what": what, "value": round(found.median, 4), "unit": unit, "target": target, "met": met}
+        spread = ""
         if isinstance(value, Ratio):
             row |= {"low": round(value.low, 4), "high": round(value.high, 4), "n": value.n}
+            spread = f" ({found.low:.3f} to {found.high:.3f})"
         self._data["rows"].append(row)
-        spread = f" ({found.low:.3f} to {found.high:.3f})" if isinstance(value, Ratio) else ""
-        print(f"{'ok  ' if met else 'MISS'} {what:<68} {found.median:9.3f}{spread} {unit:<6} (target: {target})")
-        self._busy.append(busy())
+        verdict = "ok  " if met else "MISS"
+        print(f"{verdict} {what:<68} {found.median:9.3f}{spread} {unit:<6} (target: {target})", flush=True)
+        self._busy.append(os.getloadavg()[0])
 
     def write(self, path: Path | None, *, keep: bool = False) -> None:
         """Write everything to a file; with `keep`, what it has and was not measured now stays there."""
         if path is None:
             return
-        self._busy.append(busy())
-        seconds = round(time.monotonic() - self._begun)
-        self._data["machine"] |= {"seconds": seconds, "busy": round(float(np.median(self._busy)), 2)}
+        busy = round(float(np.median(self._busy)), 2)  # programs that want to run; this one counts as one, or as its threads
+        self._data["machine"] |= {"seconds": round(time.monotonic() - self._begun), "busy": busy}
         written = self._data
         if keep and path.exists():
             old = json.loads(path.read_text())
             measured = {row["what"] for row in self._data["rows"]}
             rows = [row for row in old["rows"] if row["what"] not in measured] + self._data["rows"]
-            both = {part: {**old.get(part, {}), **self._data[part]} for part in ("left_out", "times", "curves")}
+            both = {part: old.get(part, {}) | self._data[part] for part in ("left_out", "times")}
             written = {**self._data, **both, "rows": rows, "quick": self.quick or old.get("quick", False)}
         path.write_text(json.dumps(written, indent=2) + "\n")
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+Part = Callable[[Report, Path], None]  # measures something, in an empty directory that is removed afterwards
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that all benchmarks have."""
-    options = argparse.ArgumentParser(description=description)
+    options = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     options.add_argument("--json", type=Path, help="write all figures to this file")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--quick", action="store_true", help="a few rounds of a part of the data, to see that it runs")
     return options
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """Parse them."""
-    return parser(description).parse_args(sys.argv[1:])
+def run(name: str, parts: Mapping[str, Part], options: argparse.ArgumentParser) -> None:
+    """Measure all parts, or those that ``--only`` names, and write the file after each."""
+    if len(parts) > 1:
+        about = "measure these anew, and keep what the file has of the others"
+        options.add_argument("--only", nargs="+", choices=list(parts), default=list(parts), metavar="PART", help=about)
+    args = options.parse_args()
+    report, chosen = Report(name, args.seed, quick=args.quick, options=args), args.only if len(parts) > 1 else list(parts)
+    for part in chosen:
+        directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+        try:
+            parts[part](report, directory)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        report.write(args.json, keep=len(chosen) < len(parts))
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "disk": _disk(Path(tempfile.gettempdir())),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+    }
+
+
+def _disk(path: Path) -> str:
+    """Return what kind of disk holds a path: its file system, and whether it rotates, where the system tells."""
+    mounted = [each for each in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(each.mountpoint)]
+    system = max(mounted, key=lambda each: len(each.mountpoint)).fstype if mounted else "unknown file system"
+    number = path.stat().st_dev
+    block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    for queue in (block / "queue", block.resolve().parent / "queue"):
+        if (queue / "rotational").exists():
+            if queue.resolve().parent.name.startswith(("vd", "xvd")):
+                return f"{system}, virtual"  # which calls itself rotating, whatever is below
+            return f"{system}, {'rotating' if (queue / 'rotational').read_text().strip() == '1' else 'solid state'}"
+    return f"{system}, in memory" if system == "tmpfs" else system

@@ -28,8 +28,7 @@ from rich.text import Text
 from tqdm import tqdm
 
 import diskbuffer as db
-from bench.browser import PHONE, WIDE, chromium, resize, until, why_not
-from bench.page import end, start
+from bench.browser import PHONE, WIDE, chromium, resize, serving, until, why_not
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -179,15 +178,11 @@ def main() -> None:
         episodes = episodes[episodes.ending != "running"]
         episodes[episodes.returns >= np.quantile(episodes.returns, 0.95)].set_tag("good")
         best = int(episodes.id[episodes.returns.argmax()])
-        process, address = start(runs / "breakout")
-        try:
-            with playing(player, 150), chromium(WIDE) as driver:
-                photographer = Photographer(driver, address, options.directory)
-                photographer.terminal(runs / "breakout")
-                photographer.wide(best)
-                photographer.phone(best)
-        finally:
-            end(process)
+        with serving(runs / "breakout") as address, playing(player, 150), chromium(WIDE) as driver:
+            photographer = Photographer(driver, address, options.directory)
+            photographer.terminal(runs / "breakout")
+            photographer.wide(best)
+            photographer.phone(best)
         player.buffer.close()
     finally:
         shutil.rmtree(runs)

@@ -13,12 +13,11 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Report, parser
+from bench.measure import Part, Report, parser, run
 
 ROOT = Path(__file__).parent.parent
 USUAL = {"n_steps": 512, "n_epochs": 4, "batch_size": 256}
@@ -71,14 +70,13 @@ def training(numbers: dict[str, int], steps: int, disk: Path | None) -> dict[str
     return {**spent, "all": total, "steps": model.num_timesteps}
 
 
-def where_time_goes(report: Report) -> None:
+def where_time_goes(report: Report, directory: Path) -> None:
     """Measure trainings with other arguments."""
-    for change in OTHERS:
+    for number, change in enumerate(OTHERS):
         numbers = {**USUAL, **change}
         what = ", ".join(f"{name} {value}" for name, value in numbers.items())
         for disk in (False, True):
-            with tempfile.TemporaryDirectory(prefix="diskbuffer-bench-") as directory:
-                spent = training(numbers, STEPS // (8 if report.quick else 1), Path(directory) / "store" if disk else None)
+            spent = training(numbers, STEPS // (8 if report.quick else 1), directory / f"store-{number}" if disk else None)
             total, steps = spent.pop("all"), spent.pop("steps")
             of = f"{what}{', rollouts on disk' * disk}"
             report.row(f"{of}: steps a second", steps / total, "")
@@ -98,7 +96,7 @@ def curve(seconds: float, wait: float, seed: int, *, plain: bool) -> tuple[list[
     return points, (int(environments), int(learner))
 
 
-def curves(report: Report) -> None:
+def curves(report: Report, directory: Path) -> None:
     """Measure learning curves of both."""
     seconds, seeds = (6.0, 1) if report.quick else (40.0, 5)
     for wait in WAITS:
@@ -119,18 +117,7 @@ def curves(report: Report) -> None:
                 report.row(f"{of}: {name} waited", statistics.median(waited), "%")
 
 
-def main() -> None:
-    """Run everything."""
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument("--only", choices=["time", "curves"])
-    args = options.parse_args()
-    report = Report("ppo_waits", args.seed, quick=args.quick)
-    if args.only != "curves":
-        where_time_goes(report)
-    if args.only != "time":
-        curves(report)
-    report.write(args.json)
-
+PARTS: dict[str, Part] = {"time": where_time_goes, "curves": curves}
 
 if __name__ == "__main__":
-    main()
+    run("ppo_waits", PARTS, parser(__doc__))

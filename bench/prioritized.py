@@ -17,10 +17,7 @@ wheel may not be. Tianshou 2.0 pins packages that others want newer: `pip instal
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from bench.measure import Report, arguments, in_turn, ratio
+from bench.measure import Report, in_turn, parser, ratio, run
 
 STEPS, BATCH = 1_000_000, 256
 ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-4
@@ -40,11 +37,10 @@ Draw = Callable[[], tuple[Any, Any]]  # of steps, and their weights
 Update = Callable[[Any, Any], Any]  # of steps, to priorities
 
 
-def ours(priorities: Float32, seed: int) -> tuple[Draw, Update]:
+def ours(priorities: Float32, seed: int, directory: Path) -> tuple[Draw, Update]:
     """Return how we draw and update."""
     columns, n = {"obs": db.Column((), "int8"), "action": db.Column((), "int8")}, len(priorities)
-    buffer = db.ReplayBuffer(Path(tempfile.mkdtemp(prefix="diskbuffer-bench-")) / "store", columns=columns)
-    atexit.register(shutil.rmtree, buffer.path.parent)
+    buffer = db.ReplayBuffer(directory / "store", columns=columns)
     buffer.extend(obs=np.zeros(n + 1, np.int8), action=np.zeros(n, np.int8), reward=np.zeros(n, np.float32))
     sampler = db.Prioritized(ALPHA, BETA, seed, epsilon=EPSILON)
     buffer.sample(BATCH, sampler)
@@ -58,7 +54,7 @@ def ours(priorities: Float32, seed: int) -> tuple[Draw, Update]:
     return draw, sampler.update
 
 
-def torchrl(priorities: Float32, seed: int) -> tuple[Draw, Update]:
+def torchrl(priorities: Float32, seed: int, _: Path) -> tuple[Draw, Update]:
     """Return how TorchRL draws and updates."""
     import torch
     from tensordict import TensorDict
@@ -78,7 +74,7 @@ def torchrl(priorities: Float32, seed: int) -> tuple[Draw, Update]:
     return draw, lambda steps, priorities: sampler.update_priority(steps, torch.from_numpy(priorities))
 
 
-def cpprb(priorities: Float32, seed: int) -> tuple[Draw, Update]:
+def cpprb(priorities: Float32, seed: int, _: Path) -> tuple[Draw, Update]:
     """Return how cpprb draws and updates; it seeds itself."""
     from cpprb import PrioritizedReplayBuffer
 
@@ -94,7 +90,7 @@ def cpprb(priorities: Float32, seed: int) -> tuple[Draw, Update]:
     return draw, buffer.update_priorities
 
 
-def tianshou(priorities: Float32, seed: int) -> tuple[Draw, Update]:
+def tianshou(priorities: Float32, seed: int, _: Path) -> tuple[Draw, Update]:
     """Return how Tianshou draws and updates. Of the steps themselves it gets one: draws look at priorities alone."""
     from tianshou.data import Batch, PrioritizedReplayBuffer
 
@@ -121,17 +117,16 @@ def check(name: str, draw: Draw, priorities: Float32) -> None:
     assert high < 1.01 * low, f"{name} has weights of its own"
 
 
-def main() -> None:
-    """Run everything."""
-    args = arguments(__doc__.splitlines()[0])
-    report, rng = Report("prioritized", args.seed, quick=args.quick), np.random.default_rng(args.seed)
+def compare(report: Report, directory: Path) -> None:
+    """Compare all who are installed."""
+    rng = np.random.default_rng(report.seed)
     priorities = rng.exponential(size=STEPS).astype(np.float32)
     pairs = {}
     for make in (ours, torchrl, cpprb, tianshou):
         try:
-            pairs[make.__name__] = make(priorities, args.seed)
+            pairs[make.__name__] = make(priorities, report.seed, directory)
         except (ImportError, RuntimeError) as error:
-            print(f"  {make.__name__} is left out: {error}")
+            report.left_out(f"{make.__name__}, priorities", str(error))
     for name, (draw, _) in pairs.items():
         check(name, draw, priorities)
 
@@ -144,7 +139,7 @@ def main() -> None:
     def given() -> Float32:
         return rng.exponential(size=BATCH).astype(np.float32)
 
-    rounds = 20 if args.quick else 200
+    rounds = 20 if report.quick else 200
     steps = {name: step(draw, update) for name, (draw, update) in pairs.items()}
     in_turn(2, steps, given, EACH)
     times = in_turn(rounds, steps, given, EACH)
@@ -155,8 +150,7 @@ def main() -> None:
     for name in list(pairs)[1:]:
         value = ratio(times[name], times["ours"], EACH)
         report.row(f"{name}'s time for draw and update, 1 M steps, by ours", value, "x", at_least=1)
-    report.write(args.json)
 
 
 if __name__ == "__main__":
-    main()
+    run("prioritized", {"all": compare}, parser(__doc__))

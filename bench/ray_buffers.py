@@ -6,13 +6,14 @@ All on one machine, whose processes Ray starts; they take turns. TorchRL's buffe
 has one shard, and each process that samples reads its files. Both get the same stacks of frames, some blocks in a row, all of
 which are acknowledged before the clock stops: TorchRL waits for each of them, ours for the last. Memory is what the actor's
 process allocated more than when it was empty. Steps a second of DQN are those of `training_step`, with RLlib's own
-prioritized buffer and with ours.
+prioritized buffer and with ours. A seed of RLlib does not make trainings equal, so *curves* compares the mean return of episodes
+over the second half of a training, over several seeds: the difference, against the noise of such a difference, which is estimated
+from the spread between seeds (Welch, 1947, "The generalization of 'Student's' problem").
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,14 +24,15 @@ import numpy as np
 import psutil
 
 import diskbuffer as db
-from bench.frames import frames
-from bench.measure import ONLY, Report, in_turn, parser, ratio
+from bench.frames import COLUMNS, frames
+from bench.measure import Part, Report, in_turn, parser, ratio, run
 
 STACK, BATCH, EPISODE = 4, 256, 500
 BLOCK = 200  # transitions that are added at a time
 IN_A_ROW = 5  # blocks of them, until all are acknowledged
 EACH = 8  # calls in a row
 DQN_STEPS = 40  # of the algorithm, in a turn
+EVERY = 250  # steps between two points of a curve
 
 
 def start() -> None:
@@ -42,7 +44,12 @@ def start() -> None:
     )
 
 
-def local(report: Report, directory: Path, rounds: int) -> None:
+def rounds_of(report: Report) -> int:
+    """Return how many turns everybody has."""
+    return 5 if report.quick else 15
+
+
+def local(report: Report, directory: Path) -> None:
     """Compare `sample(256)` with that of a store that this process writes."""
     from diskbuffer.adapters.ray import RayReplayBuffer
 
@@ -62,14 +69,14 @@ def local(report: Report, directory: Path, rounds: int) -> None:
             ours.refresh()
             competitors: dict[str, Callable[[Any], Any]] = {"Ray": ours.sample, "plain": plain.sample}
             in_turn(3, competitors, lambda: BATCH, EACH)
-            found = in_turn(rounds, competitors, lambda: BATCH, EACH)
+            found = in_turn(rounds_of(report), competitors, lambda: BATCH, EACH)
             for of, seconds in found.items():
                 report.times(f"{name}: sample(256), {of}", seconds)
             times = ratio(found["Ray"], found["plain"], EACH)
             report.row(f"{name}: sample(256) with one local shard, against ReplayBuffer", times, "x", at_most=2.0)
 
 
-def torchrl(report: Report, directory: Path, rounds: int) -> None:
+def torchrl(report: Report, directory: Path) -> None:
     """Compare adding and sampling with TorchRL's buffer, and the memory of the actors."""
     import torch
     from tensordict import TensorDict
@@ -79,7 +86,6 @@ def torchrl(report: Report, directory: Path, rounds: int) -> None:
 
     blocks = 10 if report.quick else 50
     pixels = frames(blocks * BLOCK + STACK)
-    columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
     before = _replay_actors()
     theirs = RayReplayBuffer(
         storage=partial(LazyTensorStorage, blocks * BLOCK), batch_size=BATCH, remote_config={"num_cpus": 0}, transport="ray"
@@ -87,7 +93,7 @@ def torchrl(report: Report, directory: Path, rounds: int) -> None:
     len(theirs)  # once it is there
     (pid,) = _replay_actors() - before
     their_process = psutil.Process(pid)
-    ours = ours_of.RayReplayBuffer(directory / "ours", columns=columns, frame_stack=STACK, shards=1, patience=60.0)
+    ours = ours_of.RayReplayBuffer(directory / "ours", columns=COLUMNS, frame_stack=STACK, shards=1, patience=60.0)
     import ray
 
     our_process = psutil.Process(ray.get(ours._shards.known[0].handle.about.remote())["pid"])
@@ -128,7 +134,7 @@ def torchrl(report: Report, directory: Path, rounds: int) -> None:
         ours.refresh()
         competitors: dict[str, Callable[[Any], Any]] = {"ours": ours.sample, "theirs": lambda size: theirs.sample(size)}
         in_turn(2, competitors, lambda: BATCH)
-        sampling = in_turn(rounds, competitors, lambda: BATCH)
+        sampling = in_turn(rounds_of(report), competitors, lambda: BATCH)
         for name in ("ours", "theirs"):
             report.times(f"stacks of 4 frames: adding, a transition, {name}", adding[name][1:], 1e6, "us")
             report.times(f"stacks of 4 frames: sample(256), {name}", sampling[name])
@@ -148,12 +154,11 @@ def torchrl(report: Report, directory: Path, rounds: int) -> None:
         theirs.close()
 
 
-def sent(report: Report, directory: Path, rounds: int) -> None:
+def sent(report: Report, directory: Path) -> None:
     """Count the bytes that a shard sends, with ``compress=True`` and without, and time both sides' work in one process."""
     pixels = frames(2_000 if report.quick else 20_000)
     n = len(pixels) - 1
     steps: dict[str, Any] = {"obs": pixels, "action": np.zeros(n, np.int64), "reward": np.ones(n)}
-    columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
     draws: dict[str, tuple[int, int, db.Sampler]] = {
         "single frames": (1, BATCH, db.Uniform(0)),
         "stacks of 4 frames": (STACK, BATCH, db.Uniform(0)),
@@ -161,13 +166,13 @@ def sent(report: Report, directory: Path, rounds: int) -> None:
         "sequences of 16 frames": (1, BATCH // 16, db.Slices(16, seed=0)),
     }
     for name, (stack, size, sampler) in draws.items():
-        with db.ReplayBuffer(directory / name, columns=columns, frame_stack=stack) as buffer:
+        with db.ReplayBuffer(directory / name, columns=COLUMNS, frame_stack=stack) as buffer:
             buffer.extend(**steps)
             buffer.flush(recompress=True)
             ways = {way: _sending(buffer, sampler, compress=way == "compressed") for way in ("as it is", "compressed")}
             for way, call in ways.items():
                 report.row(f"{name}: bytes sent for a sample, {way}", call(size) / size, "bytes")
-            for way, seconds in in_turn(rounds, ways, partial(int, size), EACH).items():
+            for way, seconds in in_turn(rounds_of(report), ways, partial(int, size), EACH).items():
                 report.times(f"{name}: both sides' work for a batch of {size}, {way}", seconds)
 
 
@@ -183,39 +188,58 @@ def _sending(buffer: db.ReplayBuffer, sampler: db.Sampler, *, compress: bool) ->
     return call
 
 
-def dqn(report: Report, directory: Path, rounds: int) -> None:
-    """Compare steps a second of RLlib's DQN on CartPole, with its own buffer and with ours."""
+DISK = "diskbuffer.adapters.ray.rllib.DiskPrioritizedEpisodeReplayBuffer"
+
+
+def algorithm(of: str, directory: Path, seed: int, capacity: int, **training: Any) -> Any:
+    """Return RLlib's DQN on CartPole, with our buffer or its own."""
     from ray.rllib.algorithms.dqn import DQNConfig
 
-    of = {
-        "ours": {"type": "diskbuffer.adapters.ray.rllib.DiskPrioritizedEpisodeReplayBuffer", "path": str(directory / "dqn")},
-        "theirs": {"type": "PrioritizedEpisodeReplayBuffer"},
-    }
+    kind = {"type": DISK, "path": str(directory)} if of == "ours" else {"type": "PrioritizedEpisodeReplayBuffer"}
+    config: Any = DQNConfig().environment("CartPole-v1").env_runners(num_env_runners=0).debugging(seed=seed)
+    config.training(replay_buffer_config={**kind, "capacity": capacity, "alpha": 0.6, "beta": 0.4}, train_batch_size=32)
+    if training:
+        config.rl_module(model_config={"fcnet_hiddens": [64], "head_fcnet_hiddens": []})
+        config.reporting(min_sample_timesteps_per_iteration=EVERY, metrics_num_episodes_for_smoothing=5)
+    return config.training(**{"num_steps_sampled_before_learning_starts": 100, **training}).build_algo()
+
+
+def dqn(report: Report, directory: Path) -> None:
+    """Compare steps a second of RLlib's DQN on CartPole, with its own buffer and with ours."""
     steps = 10 if report.quick else DQN_STEPS
-    made = {}
-    for name, kind in of.items():
-        config = DQNConfig().environment("CartPole-v1").env_runners(num_env_runners=0).debugging(seed=0)
-        made[name] = config.training(
-            replay_buffer_config={**kind, "capacity": 50_000, "alpha": 0.6, "beta": 0.4},
-            train_batch_size=32,
-            num_steps_sampled_before_learning_starts=100,
-        ).build_algo()
+    made = {of: algorithm(of, directory / "dqn", 0, 50_000) for of in ("ours", "theirs")}
 
-    def train(algorithm: Any) -> Callable[[int], None]:
-        def call(count: int) -> None:
-            for _ in range(count):
-                algorithm.training_step()
+    def train(of: str, count: int) -> None:
+        for _ in range(count):
+            made[of].training_step()
 
-        return call
-
-    competitors: dict[str, Callable[[Any], Any]] = {name: train(algorithm) for name, algorithm in made.items()}
+    competitors: dict[str, Callable[[Any], Any]] = {of: partial(train, of) for of in made}
     in_turn(1, competitors, lambda: 130)
-    found = in_turn(rounds, competitors, lambda: steps)
+    found = in_turn(rounds_of(report), competitors, lambda: steps)
     for name, seconds in found.items():
         report.times(f"RLlib, DQN: a training step, {name}", [one / steps for one in seconds])
     report.row("RLlib: steps a second of DQN, against its own buffer", ratio(found["theirs"], found["ours"]), "x", at_least=0.95)
-    for algorithm in made.values():
-        algorithm.stop()
+    for each in made.values():
+        each.stop()
+
+
+def curves(report: Report, directory: Path) -> None:
+    """Compare what RLlib's DQN learns, over several seeds."""
+    seeds, steps = (2, 1_000) if report.quick else (3, 3_000)
+    how = {"lr": 5e-4, "target_network_update_freq": 100, "epsilon": [(0, 1.0), (steps // 4, 0.05)]}
+    late: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for seed in range(report.seed, report.seed + seeds):
+        for of, means in late.items():
+            made = algorithm(of, directory / f"{seed}", seed, 20_000, **how, num_steps_sampled_before_learning_starts=200)
+            curve = [made.train()["env_runners"].get("episode_return_mean", math.nan) for _ in range(steps // EVERY)]
+            means.append(float(np.nanmean(curve[len(curve) // 2 :])))
+            made.stop()
+    for of, means in late.items():
+        report.row(f"RLlib, DQN: mean return over the second half, {seeds} seeds, {of}", float(np.mean(means)), "")
+        report.row(f"RLlib, DQN: its standard deviation between seeds, {of}", float(np.std(means, ddof=1)), "")
+    noise = math.sqrt(sum(np.var(means, ddof=1) / seeds for means in late.values()))
+    apart = abs(np.mean(late["ours"]) - np.mean(late["theirs"])) / max(noise, 1e-9)
+    report.row("RLlib, DQN: the curves' difference, in standard errors of it", float(apart), "", at_most=2.0)
 
 
 def _replay_actors() -> set[int]:
@@ -230,24 +254,8 @@ def _allocated(process: psutil.Process) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
-PARTS = {part.__name__: part for part in (local, torchrl, sent, dqn)}
-
-
-def main() -> None:
-    """Run all parts, or some."""
-    options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=ONLY)
-    args = options.parse_args()
-    report = Report("ray_buffers", args.seed, quick=args.quick)
-    start()
-    for name in args.only:
-        directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-        try:
-            PARTS[name](report, directory, 5 if args.quick else 15)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-        report.write(args.json, keep=len(args.only) < len(PARTS))
-
+PARTS: dict[str, Part] = {part.__name__: part for part in (local, torchrl, sent, dqn, curves)}
 
 if __name__ == "__main__":
-    main()
+    start()
+    run("ray_buffers", PARTS, parser(__doc__))

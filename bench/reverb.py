@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +24,7 @@ import numpy as np
 
 import diskbuffer as db
 from bench.frames import CACHE, COLUMNS, frames
-from bench.measure import Report, parser, ratio
+from bench.measure import Report, anonymous, parser, ratio, run
 from bench.worker import Worker
 
 SCRIPT = Path(__file__).parent / "peers" / "reverb_process.py"
@@ -88,8 +85,7 @@ class Actor:
 
     def memory(self) -> int:
         """Return the bytes that the process allocated: anonymous memory, and no files."""
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+        return anonymous()
 
     def close(self) -> None:
         """Close the store."""
@@ -161,23 +157,13 @@ def compare(report: Report, python: str, root: Path, rounds: int, each: int) -> 
     report.row("memory, against Reverb's server", grown["ours"] / grown["theirs"], "x", at_most=0.1)
 
 
-def main() -> None:
+def beside(report: Report, directory: Path) -> None:
     """Compare, if Reverb is there."""
-    options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--reverb", default=os.environ.get(VARIABLE), metavar="PYTHON", help="an interpreter that has Reverb")
-    args = options.parse_args()
-    report = Report("reverb", args.seed, quick=args.quick)
-    why = missing(args.reverb)
-    if why:
+    if why := missing(report.options.reverb):
         report.left_out("Reverb", why)
-        sys.exit(0)
+        return
     frames(FRAMES)
-    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-    try:
-        compare(report, args.reverb, directory / "ours", *((4, 2_000) if args.quick else (20, 5_000)))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    report.write(args.json)
+    compare(report, report.options.reverb, directory / "ours", *((4, 2_000) if report.quick else (20, 5_000)))
 
 
 def missing(python: str | None) -> str:
@@ -189,4 +175,6 @@ def missing(python: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    given = parser(__doc__)
+    given.add_argument("--reverb", default=os.environ.get(VARIABLE), metavar="PYTHON", help="an interpreter that has Reverb")
+    run("reverb", {"all": beside}, given)

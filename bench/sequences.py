@@ -1,6 +1,6 @@
-"""64 sequences of 65 frames as tensors, beside TorchRL's SliceSampler from memory-mapped frames.
+"""64 sequences of 65 frames as tensors, beside TorchRL's SliceSampler from memory-mapped frames; and beside numpy, from RAM.
 
-    python -m bench.sequences --json FILE
+    python -m bench.sequences [--only numpy] --json FILE
 
 Real frames in episodes of 500; both hold the same and draw from the same starts, each with its own random numbers. Everything is
 in the page cache: TorchRL reads 1.4 GB, not compressed. Both get one loop of calls after the other, and the figure is a loop's
@@ -20,8 +20,6 @@ afterwards, has them more than twice as fast; TorchRL neither does that nor tell
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,26 +29,17 @@ import numpy as np
 import torch
 
 import diskbuffer as db
-from bench.frames import COLUMNS, Frames, frames
-from bench.measure import Report, arguments, ratio
+from bench.frames import COLUMNS, EPISODE, Frames, fill, frames
+from bench.measure import Part, Report, parser, ratio, run
+from bench.peers import PEERS
+from bench.transitions import Transitions
+from bench.worker import Worker, in_turns, started
 
 SEQUENCES, LENGTH = 64, 64  # steps; a frame more
-ROWS = 500  # frames of an episode, one more than it has steps
+LENGTHS = (4, 16, LENGTH, 128)
 WORDS = "cached, compiled, frames as 64-bit words"
 EACH = 32  # calls in a loop
 PREFETCH = 2
-
-
-def fill(path: Path, pixels: Frames, seed: int) -> db.ReplayBuffer:
-    """Add episodes of 500 frames to a store."""
-    buffer = db.ReplayBuffer(path, capacity=2 * len(pixels), columns=COLUMNS, seed=seed)
-    action, reward = np.arange(ROWS - 1) % 6, np.ones(ROWS - 1, np.float32)
-    terminated = np.arange(ROWS - 1) == ROWS - 2
-    for first in range(0, len(pixels), ROWS):
-        episode = pixels[first : first + ROWS]
-        buffer.extend(obs=episode, action=action, reward=reward, terminated=terminated)
-    buffer.flush(recompress=True)
-    return buffer
 
 
 def fill_torchrl(path: Path, pixels: Any) -> Any:
@@ -60,11 +49,11 @@ def fill_torchrl(path: Path, pixels: Any) -> Any:
 
     storage = LazyMemmapStorage(len(pixels), scratch_dir=str(path))
     buffer = TensorDictReplayBuffer(storage=storage)
-    for first in range(0, len(pixels), 20 * ROWS):
-        part = torch.from_numpy(pixels[first : first + 20 * ROWS])
+    for first in range(0, len(pixels), 20 * EPISODE):
+        part = torch.from_numpy(pixels[first : first + 20 * EPISODE])
         row = torch.arange(first, first + len(part))
-        done = (row % ROWS == ROWS - 1)[:, None]
-        columns = {"action": row % ROWS % 6, "reward": torch.ones(len(row)), "done": done, "episode": row // ROWS}
+        done = (row % EPISODE == EPISODE - 1)[:, None]
+        columns = {"action": row % EPISODE % 6, "reward": torch.ones(len(row)), "done": done, "episode": row // EPISODE}
         buffer.extend(TensorDict({"pixels": part, **columns}, [len(part)]))
     return storage
 
@@ -87,7 +76,7 @@ def agree(pixels: Frames, ours: dict[str, Any], theirs: Any) -> None:
     assert (ours["next_obs"].numpy() == pixels[rows[:, 1:]]).all(), "not the frames that were stored"
     rows = theirs["index"].numpy().reshape(SEQUENCES, LENGTH + 1)
     assert (np.diff(rows) == 1).all(), "not whole sequences"
-    assert (rows[:, 0] // ROWS == rows[:, -1] // ROWS).all(), "not whole sequences"
+    assert (rows[:, 0] // EPISODE == rows[:, -1] // EPISODE).all(), "not whole sequences"
     found = theirs["pixels"].view(torch.uint8).reshape(*rows.shape, 84, 84)
     assert (found.numpy() == pixels[rows]).all(), "not the frames that were stored"
 
@@ -107,51 +96,59 @@ def in_loops(rounds: int, competitors: Mapping[str, Callable[[], Any]]) -> dict[
     return seconds
 
 
-def main() -> None:
-    """Run everything."""
-    args = arguments(__doc__.splitlines()[0])
-    report = Report("sequences", args.seed, quick=args.quick)
-    n, rounds = (12_000, 3) if args.quick else (200_000, 15)
+def beside_torchrl(report: Report, directory: Path) -> None:
+    """Compare with TorchRL's settings."""
+    n, rounds = (12_000, 3) if report.quick else (200_000, 15)
     pixels = frames(n)
-    torch.manual_seed(args.seed)
-    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-    try:
-        as_bytes = fill_torchrl(directory / "bytes", pixels)
-        as_words = fill_torchrl(directory / "words", pixels.reshape(n, -1).view(np.int64))
-        settings = {
-            "cached": torchrl(as_bytes),
-            f"cached, prefetch={PREFETCH}": torchrl(as_bytes, prefetch=PREFETCH),
-            "cached, compiled": torchrl(as_bytes, compile=True),
-            f"cached, compiled, prefetch={PREFETCH}": torchrl(as_bytes, compile=True, prefetch=PREFETCH),
-            WORDS: torchrl(as_words, compile=True),
+    torch.manual_seed(report.seed)
+    as_bytes = fill_torchrl(directory / "bytes", pixels)
+    as_words = fill_torchrl(directory / "words", pixels.reshape(n, -1).view(np.int64))
+    settings = {
+        "cached": torchrl(as_bytes),
+        f"cached, prefetch={PREFETCH}": torchrl(as_bytes, prefetch=PREFETCH),
+        "cached, compiled": torchrl(as_bytes, compile=True),
+        f"cached, compiled, prefetch={PREFETCH}": torchrl(as_bytes, compile=True, prefetch=PREFETCH),
+        WORDS: torchrl(as_words, compile=True),
+    }
+    with db.ReplayBuffer(directory / "store", 2 * n, columns=COLUMNS, seed=report.seed) as buffer:
+        fill(buffer, pixels, n // EPISODE * (EPISODE - 1))
+        sampler = db.Slices(LENGTH, report.seed)
+        batches = iter(buffer.loader(SEQUENCES, db.Slices(LENGTH, report.seed + 1)))
+        competitors: dict[str, Callable[[], Any]] = {
+            "diskbuffer: sample": lambda: buffer.sample(SEQUENCES, sampler),
+            "diskbuffer: loader": lambda: next(batches),
+            **{name: theirs.sample for name, theirs in settings.items()},
         }
-        with fill(directory / "store", pixels, args.seed) as buffer:
-            sampler = db.Slices(LENGTH, args.seed)
-            batches = iter(buffer.loader(SEQUENCES, db.Slices(LENGTH, args.seed + 1)))
-            competitors: dict[str, Callable[[], Any]] = {
-                "sample": lambda: buffer.sample(SEQUENCES, sampler),
-                "loader": lambda: next(batches),
-                **{name: theirs.sample for name, theirs in settings.items()},
-            }
-            for name in settings:
-                for _ in range(3):
-                    agree(pixels, competitors["sample"](), competitors[name]())
-            del pixels
-            times = in_loops(rounds, competitors)
-            batches.close()  # type: ignore[attr-defined]
-        for theirs in settings.values():
-            theirs.shutdown()
-    finally:
-        shutil.rmtree(directory)
-    report.times("diskbuffer: sample", times["sample"])
-    report.times("diskbuffer: loader", times["loader"])
-    for name in settings:
-        report.times(f"TorchRL: {name}", times[name])
+        for name in settings:
+            for _ in range(3):
+                agree(pixels, competitors["diskbuffer: sample"](), competitors[name]())
+        del pixels
+        times = in_loops(rounds, competitors)
+        batches.close()  # type: ignore[attr-defined]
+    for theirs in settings.values():
+        theirs.shutdown()
+    for name, seconds in times.items():
+        report.times(f"TorchRL: {name}" if name in settings else name, seconds)
     fastest = min((name for name in settings if name != WORDS), key=lambda name: float(np.median(times[name])))
-    value = ratio(times[fastest], times["sample"])
+    value = ratio(times[fastest], times["diskbuffer: sample"])
     report.row(f"times as fast as TorchRL ({fastest})", value, "x", at_least=3)
-    report.write(args.json)
 
+
+def beside_numpy(report: Report, directory: Path) -> None:
+    """Compare with gathering the frames from RAM, for shorter and longer sequences, each in a process of its own."""
+    transitions = Transitions.save(frames(12_001), directory / "frames.npy")
+    workers = {}
+    for name in ("diskbuffer", "numpy"):
+        (own := directory / name).mkdir()
+        workers[name] = Worker(PEERS[name], transitions, own, report.seed)
+    with started(workers):
+        for length in LENGTHS:
+            times = in_turns(workers, "slices", SEQUENCES, length, rounds=5 if report.quick else 15)
+            what, value = f"{SEQUENCES} sequences of {length + 1} frames", ratio(times["diskbuffer"], times["numpy"])
+            report.row(f"{what}: time against numpy's gather from RAM", value, "x", at_most=0.7 if length == LENGTH else None)
+
+
+PARTS: dict[str, Part] = {"torchrl": beside_torchrl, "numpy": beside_numpy}
 
 if __name__ == "__main__":
-    main()
+    run("sequences", PARTS, parser(__doc__))

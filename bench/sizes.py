@@ -1,6 +1,6 @@
-"""`sample(n)` at every size, of every kind of observation, beside all others, who are in RAM or on disk.
+"""`sample(n)` of every kind of observation, beside all others, in RAM or on disk; and what a running loader costs a learner.
 
-    python -m bench.sizes [--only ale] [--peers SB3] --json FILE
+    python -m bench.sizes [--only ale] [--sizes 1 8 32 64 128 256 1024] [--peers SB3] --json FILE
 
 Everything is warm; all hold the same steps, draw some of their own, uniformly, and deliver all columns as torch tensors. Each is
 in a process of its own, and torch has as many threads there as are fastest. numpy gathers single frames and nothing more: it is
@@ -9,41 +9,35 @@ what a batch costs at the least.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bench.kinds import KINDS, Kind
-from bench.measure import ONLY, Report, parser, ratio
+import diskbuffer as db
+from bench.frames import COLUMNS, KINDS, Kind, frames
+from bench.measure import Part, Report, parser, ratio, run
 from bench.peers import PEERS
-from bench.worker import Worker, in_turns
+from bench.worker import Worker, in_turns, started
 
-SIZES = (1, 8, 32, 64, 128, 256, 1024)
-SOME = (32, 256)  # for those who are slow
+SIZES = (32, 256)
 CHECKED = 32  # steps of the batch by which each shows that it holds what it was given
 OURS, LEAST = "diskbuffer", "numpy"
-RIVALS = {"vectors of 4": ("SB3", "TorchRL, LazyTensorStorage"), "vectors of 376": ("SB3", "TorchRL, LazyTensorStorage")}
-TARGETS: dict[str, dict[int, float]] = {  # at least so many times as fast as Stable-Baselines3, or the faster of the rivals
+VECTORS = ("SB3", "TorchRL, LazyTensorStorage")
+RIVALS = {"vectors of 4": VECTORS, "vectors of 376": VECTORS}  # else Stable-Baselines3
+# At least so many times as fast as the faster of the rivals; at most so many times numpy's time.
+TARGETS: dict[str, dict[int, float]] = {
     "ale": {1: 1, 8: 1, 32: 1.5, 64: 2, 128: 2, 256: 2.5, 1024: 2.5},
-    "racing": {256: 2},
-    "mujoco": {256: 2},
-    "vectors of 4": {256: 1},
-    "vectors of 376": {256: 1},
+    **{kind: {256: 2} for kind in ("racing", "mujoco")},
+    **{kind: {256: 1} for kind in RIVALS},
 }
-GATHER: dict[str, dict[int, float]] = {
-    "ale": {256: 1.2},
-    "racing": {256: 2},
-    "mujoco": {256: 2},
-}  # at most so many times numpy's time
-ZARR_PYTHON: dict[str, dict[int, float]] = {
-    "ale": {256: 400}
-}  # at least so many times as fast as zarr-python from the same store
+GATHER = {"ale": 1.2, "racing": 2.0, "mujoco": 2.0}  # with 256
+ZARR_PYTHON = 400  # at least so many times as fast, from the same store, with 256 Atari stacks
 
 
-def start(report: Report, kind: Kind, directory: Path, seed: int, names: list[str]) -> dict[str, Worker]:
+def start(report: Report, kind: Kind, directory: Path, names: list[str]) -> dict[str, Worker]:
     """Start everybody who can hold such steps, and see that what they return is right.
 
     Raises
@@ -51,49 +45,46 @@ def start(report: Report, kind: Kind, directory: Path, seed: int, names: list[st
     RuntimeError
         A batch is not of the steps that were given.
     """
-    transitions = kind.transitions(directory, seed)
+    transitions = kind.transitions(directory, report.seed, kind.steps // 4 if report.quick else None)
     workers: dict[str, Worker] = {}
     for name in names:
         peer = PEERS[name]
-        why = peer.missing() or peer.unfit(transitions)
-        if why:
+        if why := peer.missing() or peer.unfit(transitions):
             report.left_out(name if peer.missing() else f"{name}, {kind.title}", why)
             continue
         own = directory / f"peer-{len(workers)}"
         own.mkdir()
-        workers[name] = Worker(peer, transitions, own, seed)
+        workers[name] = Worker(peer, transitions, own, report.seed)
     for name, worker in workers.items():
-        wrong = worker.ask("check", CHECKED)
-        if wrong:
+        if wrong := worker.ask("check", CHECKED):
             raise RuntimeError(f"{name} returned another batch of {kind.title} than was stored: {wrong}")
     return workers
 
 
-def sizes(report: Report, name: str, directory: Path, seed: int, rounds: int, names: list[str]) -> None:
-    """Sample one kind of observation, at every size."""
-    kind = KINDS[name]
-    workers = start(report, kind, directory, seed, names)
-    try:
-        for size in SIZES:
-            taking_part = {who: worker for who, worker in workers.items() if size in SOME or not PEERS[who].slow}
+def sampling(name: str, report: Report, directory: Path) -> None:
+    """Sample one kind of observation."""
+    kind, options = KINDS[name], report.options
+    if why := kind.missing():
+        report.left_out(kind.title, why)
+        return
+    with started(start(report, kind, directory, list(dict.fromkeys([OURS, LEAST, *options.peers])))) as workers:
+        for size in options.sizes:
+            taking_part = {who: worker for who, worker in workers.items() if size in SIZES or not PEERS[who].slow}
             for worker in taking_part.values():
                 worker.ask("prepare", size)
                 worker.ask("tune", size)
-            times = in_turns(taking_part, "sample", size, rounds=rounds)
+            times = in_turns(taking_part, "sample", size, rounds=5 if report.quick else 11)
             for who, taken in times.items():
-                report.point(f"sample(n), {kind.title}", "steps of a batch", size, who, taken)
+                report.times(f"{kind.title}, sample({size}): {who}", taken)
             compare(report, name, size, times)
-    finally:
-        for worker in workers.values():
-            worker.close()
 
 
 def compare(report: Report, name: str, size: int, times: dict[str, list[float]]) -> None:
     """Note how we compare, with whom there is a target, and with the fastest of all."""
     what, ours = f"{KINDS[name].title}, sample({size})", times[OURS]
 
-    def fastest(names: Any) -> str:
-        return str(min(names, key=lambda who: float(np.median(times[who]))))
+    def fastest(names: Iterable[str]) -> str:
+        return min(names, key=lambda who: float(np.median(times[who])))
 
     rivals = [who for who in RIVALS.get(name, ("SB3",)) if who in times]
     if rivals:
@@ -104,34 +95,48 @@ def compare(report: Report, name: str, size: int, times: dict[str, list[float]])
     if set(others) - set(rivals):
         best = fastest(others)
         report.row(f"{what}: times as fast as the fastest, {best}", ratio(times[best], ours), "x")
-    if LEAST in times:
-        at_most = GATHER.get(name, {}).get(size)
-        report.row(f"{what}: time against numpy's gather from RAM", ratio(ours, times[LEAST]), "x", at_most=at_most)
-    if "zarr-python" in times and size in ZARR_PYTHON.get(name, {}):
-        value, at_least = ratio(times["zarr-python"], ours), ZARR_PYTHON[name][size]
-        report.row(f"{what}: times as fast as zarr-python from the same store", value, "x", at_least=at_least)
+    at_most = GATHER.get(name) if size == 256 else None
+    report.row(f"{what}: time against numpy's gather from RAM", ratio(ours, times[LEAST]), "x", at_most=at_most)
+    if "zarr-python" in times and (name, size) == ("ale", 256):
+        value = ratio(times["zarr-python"], ours)
+        report.row(f"{what}: times as fast as zarr-python from the same store", value, "x", at_least=ZARR_PYTHON)
 
 
-def main() -> None:
-    """Run everything, or some kinds, or some peers."""
-    options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND", help=ONLY)
-    options.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), metavar="PEER")
-    args = options.parse_args()
-    report, rounds = Report("sizes", args.seed, quick=args.quick), 5 if args.quick else 11
-    names = list(dict.fromkeys([OURS, LEAST, *args.peers]))
-    for name in args.only:
-        missing = KINDS[name].missing()
-        if missing:
-            report.left_out(KINDS[name].title, missing)
-            continue
-        directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-        try:
-            sizes(report, name, directory, args.seed, rounds, names)
-        finally:
-            shutil.rmtree(directory)
-        report.write(args.json, keep=len(args.only) < len(KINDS))
+def loader(report: Report, directory: Path) -> None:
+    """Work in pure Python, 10 ms a batch, with and without a loader that provides the batches meanwhile."""
 
+    def work(n: int) -> int:
+        return sum(k * k % 7 for k in range(n))
+
+    begin = time.perf_counter()
+    work(200_000)
+    n = int(200_000 * 0.01 / (time.perf_counter() - begin))
+    pixels = frames(12_001)
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    with db.ReplayBuffer(directory / "store", columns=COLUMNS, frame_stack=4, seed=report.seed) as buffer:
+        buffer.extend(obs=pixels, action=np.zeros(12_000, np.int64), reward=np.zeros(12_000))
+        buffer.flush(recompress=True)
+        batches = iter(buffer.loader(256))
+        for _ in range(10):
+            next(batches)
+        for turn in range(200 if report.quick else 600):
+            if turn % 40 == 0:
+                time.sleep(0.05)  # the ring is full and the loader idle
+            loaded = turn // 20 % 2 == 1
+            if loaded:
+                next(batches)
+            begin = time.perf_counter()
+            work(n)
+            taken[loaded].append(time.perf_counter() - begin)
+        batches.close()  # type: ignore[attr-defined]
+    alone, beside = (float(np.median(seconds)) for seconds in taken.values())
+    report.row("a pure-Python loop is slowed by a running loader by", 100 * (beside / alone - 1), "%", at_most=10)
+
+
+PARTS: dict[str, Part] = {**{name: partial(sampling, name) for name in KINDS}, "loader": loader}
 
 if __name__ == "__main__":
-    main()
+    given = parser(__doc__)
+    given.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="steps of a batch; those who are slow get 32 and 256")
+    given.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), metavar="PEER")
+    run("sizes", PARTS, given)

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.measure import Report, parser, ratio
-from bench.scale import settled
+from bench.measure import Report, parser, ratio, run, settled
 from bench.worker import Worker
 
 LENGTH, BATCH, SMALL_BATCH, EXTENDED = 4, 1024, 256, 1000
@@ -40,6 +39,15 @@ class Setting(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.steps / 1e6:g} M of {self.size / 1e6:g} M, episodes of {self.episode}"
+
+
+SETTINGS = [
+    Setting(5_000_000, 6_000_000, 500),
+    Setting(5_000_000, 6_000_000, 10),
+    Setting(5_000_000, 600_000_000, 500),
+    Setting(20_000_000, 24_000_000, 500),
+    Setting(346_000_000, 600_000_000, 500),
+]
 
 
 class Storage:
@@ -124,7 +132,7 @@ def measure(report: Report, setting: Setting, first: Worker, directory: Path, ro
             for extended in (True, False):
                 after = ", after an extend" * extended
                 value = ratio(found["TorchRL's", extended], found["memory map", extended])
-                report.row(f"{setting}: SliceSampler on disk{after}", value, "x", at_most=1.1)
+                report.row(f"{setting}: SliceSampler on disk, of the memory map's time{after}", value, "x", at_most=1.1)
                 value = ratio(found["ours", extended], found["ours, the smallest", extended])
                 report.row(f"{setting}: ours against the smallest{after}", value, "x", at_most=1.5)
             small = [float(np.median(disk.ask("seconds", f"{OURS}, {SMALL_BATCH}", 50, True))) * 1e3 for _ in range(rounds)]
@@ -132,32 +140,27 @@ def measure(report: Report, setting: Setting, first: Worker, directory: Path, ro
     return memory
 
 
-def main() -> None:
-    """Run everything."""
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument("--only", type=int, nargs="+", default=range(5), help="which of the five settings")
-    args = options.parse_args()
-    report = Report("slices", args.seed, quick=args.quick)
-    settings = [Setting(5_000_000, 6_000_000, 500), Setting(5_000_000, 6_000_000, 10), Setting(5_000_000, 600_000_000, 500)]
-    settings += [Setting(20_000_000, 24_000_000, 500), Setting(346_000_000, 600_000_000, 500)]
-    if args.quick:
+def compare(report: Report, place: Path) -> None:
+    """Measure all settings, or some."""
+    settings = SETTINGS
+    if report.quick:
         settings = [setting._replace(steps=setting.steps // 50, size=setting.size // 50) for setting in settings]
     memory: dict[int, int] = {}
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-bench-") as place:
-        (kept := Path(place) / "first").mkdir()
-        with Worker(Storage, "disk", settings[0], kept) as first:
-            first.ready()
-            for number in args.only:
-                (directory := Path(place) / "others").mkdir()
-                memory[number] = measure(report, settings[number], first, directory, 3 if args.quick else 5)
-                shutil.rmtree(directory)
+    (kept := place / "first").mkdir()
+    with Worker(Storage, "disk", settings[0], kept) as first:
+        first.ready()
+        for number in report.options.only:
+            (directory := place / "others").mkdir()
+            memory[number] = measure(report, settings[number], first, directory, 3 if report.quick else 5)
+            shutil.rmtree(directory)
     for (few, many), unit, at_most in (((0, 4), "a step", 1), ((0, 1), "an episode", 24)):
         if few in memory and many in memory:
             counts = [settings[n].steps // (1 if unit == "a step" else settings[n].episode) for n in (few, many)]
             value = (memory[many] - memory[few]) / (counts[1] - counts[0])
-            report.row("memory that grows, with ours", value, f"bytes {unit}", at_most=at_most)
-    report.write(args.json)
+            report.row(f"ours: memory that grows with {unit}", value, "bytes", at_most=at_most)
 
 
 if __name__ == "__main__":
-    main()
+    given = parser(__doc__)
+    given.add_argument("--only", type=int, nargs="+", default=range(len(SETTINGS)), help="which of the five")
+    run("slices", {"all": compare}, given)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
@@ -92,6 +93,32 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def started(workers: dict[str, Worker]) -> Iterator[dict[str, Worker]]:
+    """Wait until all have made their objects, and end them afterwards."""
+    try:
+        for worker in workers.values():
+            worker.ready()
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def alone(make: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a process of its own; return what it returns."""
+    with Worker(_Call, make, arguments) as worker:
+        return worker.ask("call")
+
+
+class _Call:
+    def __init__(self, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self._make, self._arguments = make, arguments
+
+    def call(self) -> Any:
+        return self._make(*self._arguments)
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any]) -> None:

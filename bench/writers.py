@@ -11,10 +11,8 @@ together they get less of it each: the seconds tell of the machine then. What wr
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ import numpy as np
 
 import diskbuffer as db
 from bench.frames import COLUMNS, frames
-from bench.measure import Report, arguments, ratio
-from bench.worker import Worker, in_turns
+from bench.measure import Report, parser, ratio, run
+from bench.worker import Worker, in_turns, started
 
 WRITERS, BATCH, STACK, CAPACITY, ROWS = 8, 256, 4, 1_000_000, 1024
 EPISODE = 500  # steps
@@ -106,72 +104,41 @@ def adding(report: Report, directory: Path, pixels: Path, rounds: int, *, apart:
     """Add from one process, and from as many as there are cores: to one directory, or to stores that lie apart."""
     cores, where = len(os.sched_getaffinity(0)), ", each to a store apart" if apart else ""
     steps, alone, together = 5000, list[tuple[float, float]](), list[tuple[float, float]]()
-    adders = [Worker(Adder, directory / f"adding{where}", n, pixels, apart) for n in range(cores)]
-    for adder in adders:
-        adder.ready()
-    for _ in range(rounds):
-        alone.append(adders[0].ask("add", steps, 0.0))
-        taken = [(0.0, 0.0)] * cores
-        threads = [threading.Thread(target=_add, args=(adder, taken, n, steps)) for n, adder in enumerate(adders)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        together.append((max(seconds for seconds, _ in taken), sum(busy for _, busy in taken) / cores))
-    for adder in adders:
-        adder.close()
+    adders = {str(n): Worker(Adder, directory / f"adding{where}", n, pixels, apart) for n in range(cores)}
+    with started(adders):
+        for _ in range(rounds):
+            alone.append(adders["0"].ask("add", steps, 0.0))
+            with ThreadPoolExecutor(cores) as pool:
+                taken = list(pool.map(lambda adder: adder.ask("add", steps, 0.0), adders.values()))
+            together.append((max(seconds for seconds, _ in taken), sum(busy for _, busy in taken) / cores))
     (one, one_busy), (all_of_them, busy) = (zip(*found, strict=True) for found in (alone, together))
     report.times(f"adding 5,000 steps, one writer{where}", one)
     report.times(f"adding 5,000 steps each, {cores} writers{where}", all_of_them)
     report.times(f"the same, processor time, one writer{where}", one_busy)
     report.times(f"the same, processor time of each, {cores} writers{where}", busy)
-    report.row(
-        f"adding from {cores} writers, of {cores} times one writer's speed{where}",
-        ratio(one, all_of_them),
-        "x",
-        at_least=None if apart else 0.9,
-    )
-    report.row(
-        f"adding from {cores} writers, of one writer's steps for a second of the processor{where}", ratio(one_busy, busy), "x"
-    )
+    of = f"adding from {cores} writers, of {cores} times one writer's speed{where}"
+    report.row(of, ratio(one, all_of_them), "x", at_least=None if apart else 0.9)
+    of = f"adding from {cores} writers, of one writer's steps for a second of the processor{where}"
+    report.row(of, ratio(one_busy, busy), "x")
 
 
-def _add(adder: Worker, taken: list[tuple[float, float]], n: int, steps: int) -> None:
-    taken[n] = adder.ask("add", steps, 0.0)
-
-
-def main() -> None:
-    """Run everything."""
-    args = arguments(__doc__.splitlines()[0])
-    report = Report("writers", args.seed, quick=args.quick)
-    steps, rounds = (2_000, 4) if args.quick else (12_000, 30)
+def both(report: Report, directory: Path) -> None:
+    """Draw, draw while eight actors add, and add."""
+    steps, rounds = (2_000, 4) if report.quick else (12_000, 30)
     pixels = frames(50_000)
-    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
-    try:
-        np.save(directory / "pixels.npy", pixels)
-        fill(directory / "one", pixels, steps * WRITERS, None)
-        fill(directory / "many", pixels, steps, WRITERS)
-        compare(report, directory, rounds, "")
-        actors = [Worker(Adder, directory / "many", n, directory / "pixels.npy") for n in range(WRITERS)]
-        for actor in actors:
-            actor.ready()
+    np.save(file := directory / "pixels.npy", pixels)
+    fill(directory / "one", pixels, steps * WRITERS, None)
+    fill(directory / "many", pixels, steps, WRITERS)
+    compare(report, directory, rounds, "")
+    with started({str(n): Worker(Adder, directory / "many", n, file) for n in range(WRITERS)}) as actors:
         seconds = rounds * 0.6 + 5
-        threads = [
-            threading.Thread(target=actor.ask, args=("add", int(seconds / STEP_SECONDS), STEP_SECONDS)) for actor in actors
-        ]
-        for thread in threads:
-            thread.start()
-        compare(report, directory, rounds, ", while they write")
-        for thread in threads:
-            thread.join()
-        for actor in actors:
-            actor.close()
-        for apart in (False, True):
-            adding(report, directory, directory / "pixels.npy", 4 if args.quick else 12, apart=apart)
-    finally:
-        shutil.rmtree(directory)
-    report.write(args.json)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            for actor in actors.values():
+                pool.submit(actor.ask, "add", int(seconds / STEP_SECONDS), STEP_SECONDS)
+            compare(report, directory, rounds, ", while they write")
+    for apart in (False, True):
+        adding(report, directory, file, 4 if report.quick else 12, apart=apart)
 
 
 if __name__ == "__main__":
-    main()
+    run("writers", {"all": both}, parser(__doc__))

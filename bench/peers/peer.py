@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import os
-import threading
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -14,8 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bench.transitions import Transitions
-
-BATCHES = 4
 
 
 def choose_threads(sample: Callable[[], Any]) -> None:
@@ -86,19 +83,6 @@ class Peer(abc.ABC):
         """Let torch use as many threads as are fastest."""
         if self.torch_works:
             choose_threads(lambda: self.sample(size))
-
-    def at_once(self, size: int, threads: int) -> None:
-        """Have several threads sample `BATCHES` batches each, at the same time."""
-
-        def work() -> None:
-            for _ in range(BATCHES):
-                self.sample(size)
-
-        working = [threading.Thread(target=work) for _ in range(threads)]
-        for thread in working:
-            thread.start()
-        for thread in working:
-            thread.join()
 
     def check(self, size: int) -> str:
         """Sample; return what is wrong with the batch; nothing, if it is right."""
