@@ -5,7 +5,7 @@
 // such chains are long, and nearly all of their positions are worthless. What comes again in a frame lies at few distances: one pixel
 // (areas of one colour), one line of pixels, one frame, and whatever distances the last matches had. These are tried first; chains, of
 // six bytes and few steps, find the rest. The parse is LZ4HC's idea: a match is written only after a look at its end for a longer one
-// that begins inside of it. `python -m bench.sealing` compares both.
+// that begins inside of it. `python -m bench.packers` compares both.
 #pragma once
 
 #include <cstdint>
