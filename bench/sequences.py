@@ -71,7 +71,7 @@ def torchrl(storage: Any, *, compile: bool = False, prefetch: int | None = None)
 
 def agree(pixels: Frames, ours: dict[str, Any], theirs: Any) -> None:
     """Make sure that both return whole sequences of the frames."""
-    rows = ours["steps"].numpy()[:, None] + np.arange(LENGTH + 1)
+    rows = ours["steps"].numpy()[:, :1] + np.arange(LENGTH + 1)
     assert (ours["obs"].numpy() == pixels[rows[:, :-1]]).all(), "not the frames that were stored"
     assert (ours["next_obs"].numpy() == pixels[rows[:, 1:]]).all(), "not the frames that were stored"
     rows = theirs["index"].numpy().reshape(SEQUENCES, LENGTH + 1)
