@@ -45,10 +45,10 @@ def ours(priorities: Float32, seed: int, directory: Path) -> tuple[Draw, Update]
     sampler = db.Prioritized(ALPHA, BETA, seed, epsilon=EPSILON)
     buffer.sample(BATCH, sampler)
     sampler.update(np.arange(n), priorities)  # steps of a single environment are numbered through
-    index, batches = buffer._reader.index, itertools.count()
+    batches = itertools.count()
 
     def draw() -> tuple[Any, Any]:
-        drawn = sampler.draw(index, BATCH, sampler.generator(next(batches)))
+        drawn = sampler.draw(buffer._reader.index, BATCH, sampler.generator(next(batches)))  # which keeps the buffer, too
         return drawn.positions, drawn.notes["weights"]
 
     return draw, sampler.update
