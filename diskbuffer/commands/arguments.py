@@ -1,7 +1,8 @@
-"""Kinds of arguments of commands, and a check of paths."""
+"""What several commands take, what their help says of it, and checks of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -20,6 +21,45 @@ def _whole(_: Any, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_whole)]
+AnyStore = Annotated[
+    str, Parameter(help="The directory of the store, or of several writers' stores. A training may be writing to it.")
+]
+Where = Annotated[
+    str | None, Parameter(help="Which episodes, as `diskbuffer episodes` takes it: \"return > 10 and ending == 'terminated'\".")
+]
+Columns = Annotated[
+    list[str] | None,
+    Parameter(help='One of the columns that are wanted; may be given several times. All by default; "obs" is all below "obs/".'),
+]
+Options = Annotated[
+    list[str] | None, Parameter(help="An option of the format, as NAME=VALUE; may be given several times: see docs/formats.md.")
+]
+Quiet = Annotated[bool, Parameter(help="Show no progress.")]
+Json = Annotated[bool, Parameter(help="Print JSON, with all figures.")]
+
+
+def pairs(option: str, texts: Sequence[str] | None, form: str, example: str) -> dict[str, str]:
+    """Read what was given to an option as LEFT=RIGHT, once or several times."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        left, _, right = text.partition("=")
+        if not (left and right):
+            raise InputError(f"--{option} is {form}, such as --{option} {example}, found {text!r}")
+        if found.setdefault(left, right) != right:
+            raise InputError(f"--{option} is given twice for {left}: {found[left]} and {right}")
+    return found
+
+
+def format_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return options of a format by name. Values that are JSON (30, true, [1, 2]) are read as such, all others are texts."""
+    found: dict[str, Any] = dict(pairs("option", texts, "NAME=VALUE", "fps=30"))
+    for name, value in found.items():
+        try:
+            found[name] = json.loads(value)
+            json.dumps(found[name], allow_nan=False)  # or it was NaN, or too large for a float, and is no JSON
+        except (ValueError, RecursionError):
+            found[name] = value
+    return found
 
 
 def refuse_several(path: str, why: str) -> None:

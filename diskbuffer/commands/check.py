@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from diskbuffer import check as verify
+from diskbuffer.commands.arguments import AnyStore, Json, Quiet
 from diskbuffer.commands.output import WELL, WRONG, show_json, show_lines
 
 
-def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool = False) -> int:
+def check(path: AnyStore, /, *, repair: bool = False, quiet: Quiet = False, json: Json = False) -> int:
     """Verify every structure and every checksum of a store; exit code 1 where something is wrong.
 
     A training may be writing to it; what that has not sealed yet is then left out.
 
     Parameters
     ----------
-    path
-        The directory of the store, or of several writers' stores.
     repair
         Drop what cannot be saved, and nothing else; keep a copy first.
-    quiet
-        Show no progress.
-    json
-        Print JSON.
     """
     report = verify(path, repair=repair, progress=not quiet and not json)
     if json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.arguments import AnyStore, Json, Whole
 from diskbuffer.commands.output import show, show_json, table, told_of_damage
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.summary import number
@@ -13,21 +13,19 @@ _LEFT = ("ending", "tag")
 
 
 def episodes(
-    path: str,
+    path: AnyStore,
     /,
     *,
     where: str | None = None,
     sort: str | None = None,
     reverse: bool = False,
     limit: Whole | None = None,
-    json: bool = False,
+    json: Json = False,
 ) -> int:
     """List episodes: where each starts, how long and how good it is, how it ended, and its tag.
 
     Parameters
     ----------
-    path
-        The directory of the store, or of several writers' stores. A training may be writing to it.
     where
         Which ones: "return > 10 and ending == 'terminated'". Known are episode (its id), stream, start, length, return, ending
         ('terminated', 'truncated', 'cut off', 'running'), tag, age (steps of its environment that came after it), whole (its
@@ -39,8 +37,6 @@ def episodes(
         Largest first; without --sort, oldest first.
     limit
         How many at most; 0 shows all. 30 by default, and all with --json.
-    json
-        Print JSON: a list of objects.
     """
     if limit is not None and limit < 0:
         raise InputError(f"limit must be 0 (for all) or more, found {limit}")

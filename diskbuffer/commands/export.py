@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.format_options import parse
+from diskbuffer.commands.arguments import Columns, Options, Quiet, Where, format_options
 from diskbuffer.commands.output import WELL
 
 
@@ -12,11 +12,11 @@ def export(
     target: str,
     /,
     *,
-    where: str | None = None,
-    columns: list[str] | None = None,
+    where: Where = None,
+    columns: Columns = None,
     allow_loss: list[str] | None = None,
-    option: list[str] | None = None,
-    quiet: bool = False,
+    option: Options = None,
+    quiet: Quiet = False,
 ) -> int:
     """Write a store's episodes in another program's format. Killed, it goes on where it was when it is called again.
 
@@ -28,16 +28,8 @@ def export(
         The directory of the store. A training may be writing to it.
     target
         Where the files are to be: nothing, or an empty directory.
-    where
-        Which episodes, as `diskbuffer episodes` takes it: "return > 10 and ending == 'terminated'".
-    columns
-        One of the columns that are wanted; may be given several times. All by default.
     allow_loss
         Go on without what the format cannot hold, by its name; may be given several times.
-    option
-        An option of the format, as NAME=VALUE; may be given several times.
-    quiet
-        Show no progress.
     """
     from diskbuffer.formats.exporting import export as run
 
@@ -50,7 +42,7 @@ def export(
             columns=columns,
             allow_loss=allow_loss or (),
             progress=not quiet,
-            **parse(option or ()),
+            **format_options(option),
         )
     )
     return WELL

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.format_options import parse, parse_transforms
+from diskbuffer.commands.arguments import Columns, Options, Quiet, Whole, format_options, pairs
 from diskbuffer.commands.output import WELL
 
 
@@ -13,14 +12,14 @@ def import_(
     store: str,
     /,
     *,
-    columns: list[str] | None = None,
+    columns: Columns = None,
     capacity: Whole | None = None,
     transform: list[str] | None = None,
     allow_nan: bool = False,
     allow_loss: list[str] | None = None,
     trust: bool = False,
-    option: list[str] | None = None,
-    quiet: bool = False,
+    option: Options = None,
+    quiet: Quiet = False,
 ) -> int:
     """Make a store of what another program has written. Killed, it goes on where it was when it is called again.
 
@@ -32,8 +31,6 @@ def import_(
         A file or a directory. It is only read.
     store
         Where the store is to be: nothing, or an empty directory.
-    columns
-        One of the columns that are wanted; may be given several times. All by default.
     capacity
         Keep the newest so many steps. All by default.
     transform
@@ -45,13 +42,10 @@ def import_(
         Go on without what a store cannot hold, by its name; may be given several times.
     trust
         Read pickles, which can run any code.
-    option
-        An option of the format, as NAME=VALUE; may be given several times.
-    quiet
-        Show no progress.
     """
     from diskbuffer.formats.importing import import_ as run
 
+    chosen = pairs("transform", transform, "COLUMN=greyscale,resize:HEIGHTxWIDTH, or one of both", "obs=resize:84x84")
     print(
         run(
             format,
@@ -59,12 +53,12 @@ def import_(
             store,
             columns=columns,
             capacity=capacity,
-            transforms=parse_transforms(transform or ()),
+            transforms={path: text.split(",") for path, text in chosen.items()},
             allow_nan=allow_nan,
             allow_loss=allow_loss or (),
             trust=trust,
             progress=not quiet,
-            **parse(option or ()),
+            **format_options(option),
         )
     )
     return WELL

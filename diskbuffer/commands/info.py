@@ -6,22 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from diskbuffer.commands.arguments import AnyStore, Json
 from diskbuffer.commands.output import WELL, plain, show, show_json, table, told_of_damage
 from diskbuffer.errors import CorruptionError
 from diskbuffer.inspect.summary import description, facts, summary, writer_of
 from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, read_info, writers_of
 
 
-def info(path: str, /, *, json: bool = False) -> int:
-    """Show what a store holds: columns, steps, episodes, returns, disk, and who writes to it.
-
-    Parameters
-    ----------
-    path
-        The directory of the store, or of several writers' stores. A training may be writing to it.
-    json
-        Print JSON, with everything that is known.
-    """
+def info(path: AnyStore, /, *, json: Json = False) -> int:
+    """Show what a store holds: columns, steps, episodes, returns, disk, and who writes to it."""
     if (writers := writers_of(path)) is not None:
         return _info_of_several(local_path(path), tuple(writers), json=json)
     found = _found(path)

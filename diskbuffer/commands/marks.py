@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import diskbuffer
+from diskbuffer.commands.arguments import Json
 from diskbuffer.commands.output import WELL, show_json, show_lines
 
 
-def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int:
+def marks(path: str, /, *, remove: str | None = None, json: Json = False) -> int:
     """List a store's marks, the oldest first; or remove one, which takes no space, as opening does.
 
     Parameters
@@ -15,8 +16,6 @@ def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int
         The directory of the store.
     remove
         The name of a mark to remove, which gives its space back. Nobody may have the store open for writing.
-    json
-        Print JSON: a list of names.
     """
     if remove is not None:
         diskbuffer.remove_mark(path, remove)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.arguments import Columns, Quiet, Whole
 from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
 
 
 def merge(
     *paths: str,
-    columns: list[str] | None = None,
+    columns: Columns = None,
     capacity: Whole | None = None,
     allow_loss: list[str] | None = None,
-    quiet: bool = False,
+    quiet: Quiet = False,
 ) -> int:
     """Write the episodes of several stores to a new one. Killed, it goes on where it was when it is called again.
 
@@ -20,14 +20,10 @@ def merge(
     ----------
     paths
         The directories of the stores, which are only read, and last where the new one is to be.
-    columns
-        One of the columns that are wanted; may be given several times. All by default.
     capacity
         Keep the newest so many steps. All by default.
     allow_loss
         What to go on without where stores differ in it: derived, environment or metadata; may be given several times.
-    quiet
-        Show no progress.
     """
     from diskbuffer.editing import merge as run
 

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 
-from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.arguments import Json, Whole
 from diskbuffer.commands.output import WELL, WRONG, complain, show, show_json, table
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.inspect.environments import make
@@ -27,7 +27,7 @@ def plan(
     steps: Whole | None = None,
     seconds: float = 60.0,
     seed: Whole = 0,
-    json: bool = False,
+    json: Json = False,
 ) -> int:
     """Forecast what a training's store will take of the disk, beside what Stable-Baselines3's buffer takes of memory.
 
@@ -54,8 +54,6 @@ def plan(
         How long to play.
     seed
         For what is played.
-    json
-        Print all figures as JSON.
     """
     if env is None and (stack, envs) != (None, 1):
         raise InputError("--stack and --envs need --env: a store that is there has its own")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.arguments import AnyStore, Json, Whole
 from diskbuffer.commands.output import WELL, WRONG, complain, plain, show_json, told_of_damage
 from diskbuffer.commands.output import show as shown
 from diskbuffer.commands.stats import distributions
@@ -26,7 +26,7 @@ _MOST_OF_JSON = 1024  # numbers a step
 
 
 def show(
-    path: str,
+    path: AnyStore,
     episode: Whole | None = None,
     /,
     *,
@@ -36,7 +36,7 @@ def show(
     steps: str | None = None,
     fps: float = 15,
     scale: Whole = 1,
-    json: bool = False,
+    json: Json = False,
 ) -> int:
     """Show an episode: how its rewards, actions and other values are distributed. Without an id, the newest one that is over.
 
@@ -44,8 +44,6 @@ def show(
 
     Parameters
     ----------
-    path
-        The directory of the store, or of several writers' stores. A training may be writing to it.
     episode
         Its id, as `diskbuffer episodes` lists it, which stays the same: the id of the step that it began with. -1 is the newest,
         -2 the one before.
@@ -61,8 +59,6 @@ def show(
         Frames a second of a movie.
     scale
         How many pixels, each way, one pixel of a movie becomes.
-    json
-        Print JSON: the episode, and what was recorded at which of its steps: all, or, of very many, every so many.
     """
     if out is not None and out.suffix.lower() not in _SUFFIXES:
         raise InputError(f"--out must end with one of {', '.join(_SUFFIXES)}, found {out.name!r}")

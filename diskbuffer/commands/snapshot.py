@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from diskbuffer.commands.arguments import AnyStore
 from diskbuffer.commands.output import WELL
 
 
-def snapshot(path: str, to: str, /) -> int:
+def snapshot(path: AnyStore, to: str, /) -> int:
     """Copy a store as it is now, while a training writes to it, too. Sealed files are shared by hard links where they can be.
 
     Parameters
     ----------
-    path
-        The directory of the store, or of several writers' stores.
     to
         Where the copy goes: nothing, or an empty directory.
     """

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.arguments import AnyStore, Json, Whole
 from diskbuffer.commands.output import WRONG, show, show_json, show_lines, table, told_of_damage
 from diskbuffer.inspect.statistics import MOST_ROWS, statistics
 from diskbuffer.inspect.summary import number
@@ -19,7 +19,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"  # of a character's height
 _SHOWN = 8  # different values that are counted one by one in the table
 
 
-def stats(path: str, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: bool = False) -> int:
+def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: Json = False) -> int:
     """Show the distributions of rewards, lengths, returns, actions and values, and what looks wrong with them.
 
     Finds constant, duplicate and black frames, NaN and infinite values, episodes without an end, actions and columns that never
@@ -28,14 +28,10 @@ def stats(path: str, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: bool 
 
     Parameters
     ----------
-    path
-        The directory of the store, or of several writers' stores.
     rows
         How many rows to look at, at most.
     seed
         For which rows are looked at.
-    json
-        Print all figures as JSON.
     """
     reader = Reader(path, tolerate_damage=True)
     found = statistics(reader, most_rows=integer("rows", rows), seed=seed)

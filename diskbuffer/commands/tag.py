@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from diskbuffer.commands.arguments import Where
 from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
 from diskbuffer.plugin import counted
 
 
-def tag(store: str, tag: str | None = None, /, *, where: str | None = None, all: bool = False, remove: bool = False) -> int:
+def tag(store: str, tag: str | None = None, /, *, where: Where = None, all: bool = False, remove: bool = False) -> int:
     """Tag episodes that are over, in place of the tag that they have. Not beside a training that writes to the same store.
 
     Beside several writers it works, as long as no learner writes columns of its own there.
@@ -18,8 +19,6 @@ def tag(store: str, tag: str | None = None, /, *, where: str | None = None, all:
         The directory of the store, or of several writers' stores, which is changed.
     tag
         The tag.
-    where
-        Which episodes, as `diskbuffer episodes` takes it: "return > 10".
     all
         All that are over, in place of --where.
     remove

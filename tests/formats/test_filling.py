@@ -115,7 +115,7 @@ def test_an_import_transforms_pictures_and_what_comes_of_it_is_copied_as_it_is(
         transform = ["--transform", "obs/camera=resize:4x5,greyscale"]
         assert main(["import", "given", str(tmp_path / "source"), str(path), "--quiet", *transform]) == 0
         assert main(["import", "given", str(tmp_path / "source"), str(again), "--quiet", "--transform", "camera"]) != 0
-        assert "such as obs=resize:84x84, found 'camera'" in capsys.readouterr().err
+        assert "such as --transform obs=resize:84x84, found 'camera'" in capsys.readouterr().err
     else:
         transforms = {"obs/camera": (db.Resize(4, 5), db.Greyscale())}
         import_("given", tmp_path / "source", path, transforms=transforms, progress=False)
