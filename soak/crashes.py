@@ -1,8 +1,8 @@
 """Power losses and kills, simulated by the thousand: ``python -m soak.crashes --count 20000 --seed 0``.
 
 Workloads run on small stores while what they do to the disk is traced. Then, at moments of the trace, the directory is built that
-a crash there can leave (see `soak.simulated_disk`), opened, compared with what was promised by then, and used. With some the
-workload goes on, and they crash again.
+a crash there can leave (see `tests.support.simulated_disk`), opened, compared with what was promised by then, and used. With some
+the workload goes on, and they crash again.
 
 A broken promise prints its recording and state; ``--only RECORDING STATE`` builds and judges that state again, with the same
 ``--seed`` and ``--states``. Where a workload's threads run beside each other a trace depends on more than the seed: every broken
@@ -33,9 +33,9 @@ from typing import Any, get_args
 import numpy as np
 
 from soak.judging import BrokenError, Expected, broken_by, expect, judge
-from soak.simulated_disk import Assumption, Disk, Event, Kind, Sync, Tree, build
 from soak.table import Row
-from soak.workloads import WORKLOADS, Recorded, Resumed, record
+from tests.support.simulated_disk import Assumption, Disk, Event, Kind, Sync, Tree, build
+from tests.support.workloads import WORKLOADS, Recorded, Resumed, record
 
 STATES = 250  # of a recording
 AGAIN, AGAIN_STATES, AGAIN_CALLS = 2, 20, 15  # of how many a crash is recovered from, to crash again how often, in which calls

@@ -2,8 +2,8 @@
 
     python -m soak.damage --count 10000 --seed 0 [--minutes 10] [--workers 2]
 
-Single bits are flipped one at a time in copies of small stores of every kind (`soak.specimens`): a file is drawn first, then a
-byte of it, by turns among all and among those near others that are not zero, as most of the segment table is unused. After
+Single bits are flipped one at a time in copies of small stores of every kind (`tests.support.specimens`): a file is drawn first,
+then a byte of it, by turns among all and among those near others that are not zero, as most of the segment table is unused. After
 each, the store is checked, opened and read whole, in a process that may crash; a part of them is repaired, too, and read again.
 """
 
@@ -22,10 +22,10 @@ import numpy as np
 
 import diskbuffer as db
 from soak.repairs import Expected, repair
-from soak.specimens import KINDS, Seen, expected, make, observe
 from soak.table import Row
 from soak.usage import NOTES_OF_SLOTS, Bools, used_bytes
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from tests.support.specimens import KINDS, Seen, expected, make, observe
 
 MODULE = "soak.damage"
 DETECTED = ("CorruptionError", "NotAStoreError", "FormatError", "SchemaError")

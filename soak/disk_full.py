@@ -31,10 +31,10 @@ import numpy as np
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
-from soak.experience import Array, Experience, Feeder, heads_of, steps_of
 from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
-from soak.writers import MAPPED, WRITTEN, written
+from tests.support.experience import Array, Experience, Feeder, heads_of, steps_of
+from tests.support.writers import MAPPED, WRITTEN, written
 
 MODULE = "soak.disk_full"
 METHODS = ("create", "pwrite", "sync", "rename", "make_directory")

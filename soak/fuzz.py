@@ -34,9 +34,9 @@ import numpy as np
 import diskbuffer as db
 from soak import decoder, vouching
 from soak.damage import check
-from soak.specimens import KINDS, make
 from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from tests.support.specimens import KINDS, make
 
 MODULE = "soak.fuzz"
 BASES = ("pixels, closed", "flat, killed", "nested, killed", "3 envs, closed")

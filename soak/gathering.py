@@ -27,9 +27,9 @@ import diskbuffer as db
 from diskbuffer.gathering.description import STREAMS, read_description
 from diskbuffer.index.fields import HEAD
 from diskbuffer.store.system.files import Files
-from soak.experience import Array, Experience, Feeder
 from soak.table import Row
 from soak.workers import scratch_directory
+from tests.support.experience import Array, Experience, Feeder
 
 MODULE = "soak.gathering"
 ACTORS, CAPACITY, SEGMENT_ROWS = 8, 4000, 64

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from soak.workloads import POSITIONS, STORE, TAGS, VALUE, Promise, Recorded, Workload, World, boot
+from tests.support.workloads import POSITIONS, STORE, TAGS, VALUE, Promise, Recorded, Workload, World, boot
 
 Array = npt.NDArray[Any]
 FRESH = 25  # steps of every environment that are added afterwards, as one episode; no other is that long

@@ -27,10 +27,10 @@ import tensorstore
 import zarr
 
 import diskbuffer as db
-from soak.experience import Array, Experience, heads_of, steps_of
 from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
-from soak.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
+from tests.support.experience import Array, Experience, heads_of, steps_of
+from tests.support.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
 
 MODULE = "soak.kills"
 KILLS = 10  # of one store

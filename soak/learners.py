@@ -32,10 +32,10 @@ import diskbuffer as db
 from diskbuffer.gathering.description import STREAMS, read_description
 from diskbuffer.store.system.files import Files
 from soak.crashes import scratch
-from soak.simulated_disk import Disk, Kind, build
 from soak.table import Row
-from soak.tracing import Fault, Trace
-from soak.workloads import Gate, boot
+from tests.support.simulated_disk import Disk, Kind, build
+from tests.support.tracing import Fault, Trace
+from tests.support.workloads import Gate, boot
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SCHEDULES = 2000

@@ -28,9 +28,9 @@ import diskbuffer as db
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
 from soak import fuzz
-from soak.specimens import KINDS, make
 from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from tests.support.specimens import KINDS, make
 
 MODULE = "soak.links"
 BASES = ("pixels, closed", "flat, killed", "pixels, unsealed, killed")

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import diskbuffer as db
-from soak.experience import Experience, Feeder
 from soak.table import Row
+from tests.support.experience import Experience, Feeder
 
 _CLONE_NEWNS = 0x20000
 _NOBODY = 65534

@@ -27,10 +27,10 @@ import numpy as np
 from diskbuffer.errors import CorruptionError
 from soak import crashes
 from soak.judging import expect
-from soak.simulated_disk import Disk, Event, Kind, Sync, Tree, build
 from soak.table import Row
-from soak.tracing import Trace
-from soak.workloads import WORKLOADS, Recorded, Resumed, Workload, record
+from tests.support.simulated_disk import Disk, Event, Kind, Sync, Tree, build
+from tests.support.tracing import Trace
+from tests.support.workloads import WORKLOADS, Recorded, Resumed, Workload, record
 
 PLACES = 6  # of one kind of sync in a recording, around which crashes are looked for
 STATES = 20  # of a recording, in which a sync that is missing has changed what is left

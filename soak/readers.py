@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from soak.experience import Experience, Feeder, steps_of
 from soak.table import Row
 from soak.workers import scratch_directory
-from soak.writers import WRITTEN, written
+from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.writers import WRITTEN, written
 
 MODULE = "soak.readers"
 READERS, THREADS = 4, 2

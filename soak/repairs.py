@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from soak.specimens import Kind, steps_of
 from soak.workers import Job
+from tests.support.specimens import Kind, steps_of
 
 Array = npt.NDArray[Any]
 _DERIVED = ("tag", "value")  # a repair may lose what was written later, and keeps the steps

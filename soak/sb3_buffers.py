@@ -28,8 +28,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters import sb3
-from soak.specimens import copy_while_open
 from soak.table import Row
+from tests.support.specimens import copy_while_open
 
 Array = npt.NDArray[Any]
 Rng = np.random.Generator

@@ -23,7 +23,7 @@ from diskbuffer.adapters.tianshou import (
     DiskVectorReplayBuffer,
 )
 from soak.random_values import Values, make_calls, random_shape, same_bits
-from soak.specimens import copy_while_open
+from tests.support.specimens import copy_while_open
 
 _CALLS = ("add", "sample", "everything", "index", "neighbours", "write_key", "reset", "reopen", "pickle", "update")
 _WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 0.6, 1.5, 1, 0.4])

@@ -25,7 +25,7 @@ from torchrl.data.replay_buffers.samplers import (
 
 from diskbuffer.adapters.torchrl import DiskStorage
 from soak.random_values import Values, make_calls, random_shape, same_bits
-from soak.specimens import copy_while_open
+from tests.support.specimens import copy_while_open
 
 _KEYS: tuple[Any, ...] = (
     *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "x_61", "_own", "a value", "a/b", "\u00e4"),

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 import torch
 
-from soak.experience import Experience, Feeder, heads_of, steps_of
-from soak.writers import Writers
 from tests import amounts
 from tests.groups import group_of
 from tests.leftovers import none_left
+from tests.support.experience import Experience, Feeder, heads_of, steps_of
+from tests.support.writers import Writers
 
 __all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
 

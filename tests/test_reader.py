@@ -14,9 +14,9 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.plugin import Reader, is_observation, writers_of
-from soak.specimens import KINDS, make
-from soak.workloads import boot
 from tests.golden.make import BOOT, STORES, unpack
+from tests.support.specimens import KINDS, make
+from tests.support.workloads import boot
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

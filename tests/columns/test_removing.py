@@ -14,8 +14,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store import directory
 from diskbuffer.store.system.files import Files
-from soak.specimens import copy_while_open
 from tests.conftest import steps_of
+from tests.support.specimens import copy_while_open
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

@@ -20,7 +20,7 @@ import diskbuffer as db
 from diskbuffer.cli import main
 from diskbuffer.commands import app
 from soak.damage import contents, damage
-from soak.specimens import KINDS, copy_while_open, make
+from tests.support.specimens import KINDS, copy_while_open, make
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Writers

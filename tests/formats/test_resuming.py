@@ -20,9 +20,9 @@ from diskbuffer import editing
 from diskbuffer.columns.columns import Columns
 from diskbuffer.formats import export, import_
 from diskbuffer.formats.stored import StoreSource
-from soak.specimens import contents
 from tests.amounts import examples
 from tests.formats import episodes as made
+from tests.support.specimens import contents
 
 SEEDS = st.integers(0, 10**6)
 STOPS: list[BaseException] = [KeyboardInterrupt(), OSError(28, "No space left on device"), db.InputError("a NaN")]

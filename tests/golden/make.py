@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from soak.workloads import boot
+from tests.support.workloads import boot
 
 Array = npt.NDArray[Any]
 HERE = Path(__file__).parent
-BOOT = 1  # the number of the machine's boot in which stores were written, see `soak.workloads.boot`
+BOOT = 1  # the number of the machine's boot in which stores were written, see `tests.support.workloads.boot`
 HOST = "golden"
 STACK = 3
 

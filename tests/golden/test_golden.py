@@ -12,8 +12,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock
-from soak.workloads import boot
 from tests.golden.make import BOOT, HERE, STORES, Contents, Golden, Step, archive_of, columns_of, contents, finish, unpack
+from tests.support.workloads import boot
 
 WHOLE = [name for name, store in STORES.items() if not store.damage]
 

@@ -25,8 +25,8 @@ import diskbuffer as db
 from diskbuffer.inspect import pictures
 from diskbuffer.native.gather import COUNT
 from diskbuffer.nested import flatten
-from soak.experience import Experience, Feeder
-from soak.specimens import contents
+from tests.support.experience import Experience, Feeder
+from tests.support.specimens import contents
 
 Array = np.ndarray[Any, Any]
 ROOT = Path(__file__).resolve().parents[2]

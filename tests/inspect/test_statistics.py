@@ -18,7 +18,7 @@ from diskbuffer.inspect.distributions import distribution
 from diskbuffer.inspect.findings import of_values
 from diskbuffer.inspect.statistics import statistics
 from diskbuffer.plugin import Reader
-from soak.specimens import contents
+from tests.support.specimens import contents
 
 Array = npt.NDArray[Any]
 DTYPES = ("bool", "uint8", "int8", "int16", "int64", "float32", "float64")

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from soak.specimens import copy_while_open
 from tests.amounts import amount, examples
+from tests.support.specimens import copy_while_open
 
 Array = npt.NDArray[Any]
 SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (40, 30))  # the last is packed

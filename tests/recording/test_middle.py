@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from soak.specimens import copy_while_open
+from tests.support.specimens import copy_while_open
 from tests.test_model import Part, World
 
 Array = np.ndarray[Any, Any]

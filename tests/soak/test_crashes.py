@@ -17,10 +17,10 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak import crashes
-from soak.simulated_disk import Contents, Disk, FailedSync, Kind, Names, Size, Sync, Tree, Write, build
-from soak.tracing import IGNORED, Fault, Trace
-from soak.workloads import WORKLOADS, Gate, boot, record
 from tests.conftest import steps_of
+from tests.support.simulated_disk import Contents, Disk, FailedSync, Kind, Names, Size, Sync, Tree, Write, build
+from tests.support.tracing import IGNORED, Fault, Trace
+from tests.support.workloads import WORKLOADS, Gate, boot, record
 
 ALL: tuple[Kind, ...] = ("nothing", "everything", "data only", "metadata only", *(("random",) * 60))
 

@@ -10,9 +10,9 @@ import pytest
 
 import diskbuffer as db
 from soak import damage, vouching
-from soak.specimens import KINDS, expected, make, observe
 from soak.usage import used_bytes
 from soak.workers import Pool
+from tests.support.specimens import KINDS, expected, make, observe
 
 
 @pytest.mark.some(1)

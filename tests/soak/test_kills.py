@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from soak import kills
-from soak.experience import Experience, Feeder
 from soak.workers import scratch_directory
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import pytest
 
 from soak import crashes, noticing
 from soak.noticing import CHECKSUMS, ORDERS, Noticed, kind_of, states_without, syncs_of
-from soak.workloads import WORKLOADS, Recorded, Workload, record
+from tests.support.workloads import WORKLOADS, Recorded, Workload, record
 
 
 def workload(name: str, calls: int) -> Workload:

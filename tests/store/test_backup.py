@@ -16,8 +16,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.segments.table import SegmentTable
-from soak.writers import WRITTEN, written
 from tests.conftest import steps_of
+from tests.support.writers import WRITTEN, written
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers

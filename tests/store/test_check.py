@@ -25,10 +25,10 @@ from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
-from soak.experience import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 if TYPE_CHECKING:
-    from soak.writers import Writers
+    from tests.support.writers import Writers
 
 Made = tuple[Experience, Path]
 TABLE = ("stream", "first_row", "first_step", "episode_start", "before", "completed", "left", "sealed", "length")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from soak.workloads import Gate
+from tests.support.workloads import Gate
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
 _OPERATIONS = ("open", "replace", "mkdir", "link", "pwrite", "write", "ftruncate", "posix_fallocate", "fsync")

@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import diskbuffer as db
-from soak.specimens import contents, copy_while_open
+from tests.support.specimens import contents, copy_while_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable

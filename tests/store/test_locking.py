@@ -14,7 +14,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
-from soak.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 
 
 def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], Any], act: Callable[[], Any]) -> None:

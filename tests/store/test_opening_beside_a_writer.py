@@ -14,8 +14,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
-from soak.specimens import copy_while_open
-from soak.workloads import boot
+from tests.support.specimens import copy_while_open
+from tests.support.workloads import boot
 
 ROWS, CAPACITY, MOMENTS = 8, 24, 10
 OPERATIONS = ("map", "stat", "read")

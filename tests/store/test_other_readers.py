@@ -20,10 +20,10 @@ import pytest
 import tensorstore
 
 import diskbuffer as db
-from soak.experience import Experience, Feeder
-from soak.writers import Writers
 from tests.store import states
 from tests.store.rows_by_zarr import Array, arrays_of, check
+from tests.support.experience import Experience, Feeder
+from tests.support.writers import Writers
 
 PROGRAMS = Path(__file__).parent / "other_readers"
 ENVIRONMENT = Path(sys.prefix) / "interop" / "readers"

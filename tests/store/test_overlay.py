@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from soak.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
-from soak.experience import steps_of
-from soak.specimens import copy_while_open
 from tests.amounts import examples
+from tests.support.experience import steps_of
+from tests.support.specimens import copy_while_open
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers

@@ -23,8 +23,6 @@ from tensordict import TensorDict
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
-from soak.experience import steps_of
-from soak.specimens import copy_while_open
 from tests.store.rows_by_zarr import Array, Rows, arrays_of, check, packed_columns
 from tests.store.states import (
     State,
@@ -38,6 +36,8 @@ from tests.store.states import (
     wrapped_around,
     wrapped_around_and_closed,
 )
+from tests.support.experience import steps_of
+from tests.support.specimens import copy_while_open
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers

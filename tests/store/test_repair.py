@@ -16,8 +16,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.format.layout import Layout, _checksum
 from diskbuffer.store.system.files import Files
-from soak.experience import Experience, Feeder, steps_of
-from soak.specimens import copy_while_open
+from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.specimens import copy_while_open
 
 WORLD = Experience(1, shape=(20,))
 

@@ -23,8 +23,8 @@ from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
-from soak.specimens import contents
 from tests.conftest import steps_of
+from tests.support.specimens import contents
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

@@ -13,9 +13,9 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.store.last_writer import State
-from soak.simulated_disk import Kind, build
-from soak.tracing import Trace
-from soak.workloads import Gate, boot
+from tests.support.simulated_disk import Kind, build
+from tests.support.tracing import Trace
+from tests.support.workloads import Gate, boot
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
 

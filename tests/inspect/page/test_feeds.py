@@ -22,8 +22,8 @@ from diskbuffer.inspect.page import app
 from diskbuffer.inspect.page.app import create_app, status
 from diskbuffer.inspect.page.watched import Watched
 from diskbuffer.plugin import human_size
-from soak.specimens import contents
 from tests.inspect.stores import COLUMNS, EXTRA, add_episode, make_store
+from tests.support.specimens import contents
 
 LENGTHS = (30, 45, 20, 60, 33, 7)
 OUTSIDE = (

@@ -16,8 +16,8 @@ import pytest
 from diskbuffer.commands.app import run
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.page.serving import FIRST_PORT, bind
-from soak.specimens import contents
 from tests.inspect.stores import make_store
+from tests.support.specimens import contents
 
 
 def test_the_first_free_port_is_taken_and_a_given_one_is_not_replaced() -> None:

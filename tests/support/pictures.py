@@ -37,7 +37,7 @@ def seen(pictures: Array) -> Array:
     first = np.packbits((means > 128).reshape(-1, 64), axis=1)
     number = first.copy().view("<i8")[:, 0]
     frames = patterned((number - 1) % 2**32 // 8, (number - 1) % 8, number >> 32)
-    fresh = first[:, 7] != 0  # of `judging.fresh_frames`
+    fresh = first[:, 7] != 0  # of `soak.judging.fresh_frames`
     frames[fresh] = first[fresh, 1:2]
     frames[fresh, :8] = first[fresh]
     frames[(number == 0) | (abs(means - 127.5) < 64).any((1, 2))] = 0  # torn

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from soak.simulated_disk import SECTOR, Disk, Event, FailedSync, Names, Size, Sync, Write
+from tests.support.simulated_disk import SECTOR, Disk, Event, FailedSync, Names, Size, Sync, Write
 
 _NAMES = ("open", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")
 _CONTENTS = ("pwrite", "write", "ftruncate", "truncate", "posix_fallocate")

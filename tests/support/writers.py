@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from soak.experience import Array, Experience, Feeder
+from tests.support.experience import Array, Experience, Feeder
 
-_HERE = Path(__file__).resolve().parent.parent
+_HERE = Path(__file__).resolve().parents[2]
 DOING = ("opening", "add", "extend", "seal", "flush", "write", "map", "tag", "close")
 TAGS = 3  # episodes are tagged by their number, modulo this
 WRITTEN, MAPPED = "written", "mapped"  # columns that are written back
@@ -61,7 +61,7 @@ class Writers:
     def __init__(self) -> None:
         paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "soak.writers"],
+            [sys.executable, "-m", "tests.support.writers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

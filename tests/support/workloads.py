@@ -20,9 +20,9 @@ import torch
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
-from soak import pictures
-from soak.simulated_disk import Disk, Event
-from soak.tracing import Fault, Trace
+from tests.support import pictures
+from tests.support.simulated_disk import Disk, Event
+from tests.support.tracing import Fault, Trace
 
 Array = npt.NDArray[Any]
 VALUE, TAGS = "value", ("red", "green", "blue")
