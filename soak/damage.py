@@ -1,7 +1,5 @@
 """Damage: a bit flips, a file is cut short, deleted, emptied, replaced, swapped. It must be detected.
 
-    python -m soak.damage --count 10000 --seed 0 [--minutes 10] [--workers 2]
-
 Single bits are flipped one at a time in copies of small stores of every kind (`tests.support.specimens`): a file is drawn first,
 then a byte of it, by turns among all and among those near others that are not zero, as most of the segment table is unused. After
 each, the store is checked, opened and read whole, in a process that may crash; a part of them is repaired, too, and read again.
@@ -9,9 +7,7 @@ each, the store is checked, opened and read whole, in a process that may crash; 
 
 from __future__ import annotations
 
-import argparse
 import collections
-import os
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,12 +18,11 @@ import numpy as np
 
 import diskbuffer as db
 from soak.repairs import Expected, repair
-from soak.table import Row
+from soak.table import Row, settled, tally
 from soak.usage import NOTES_OF_SLOTS, Bools, used_bytes
-from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.workers import Answer, Job, Pool, scratch
 from tests.support.specimens import KINDS, Seen, expected, make, observe
 
-MODULE = "soak.damage"
 DETECTED = ("CorruptionError", "NotAStoreError", "FormatError", "SchemaError")
 # What can come of damage; what is broken comes first.
 BROKEN = {
@@ -45,10 +40,9 @@ FINE = {
     "checked": "harmless so far, found by check",
     "unused": "of bytes that are not in use, not noticed",
 }
-_CAMPAIGNS = {"flips": "bits flipped", "files": "files cut, deleted, swapped"}
+CAMPAIGNS = {"flips": "bits flipped", "files": "files cut, deleted, swapped"}
 _REPAIRED = 0.3  # of all cases
 _MODES_OF_OPENING = ("r", "r", "r", "a")
-NOTES = 12  # broken cases that are told in full
 
 
 # In the worker
@@ -65,11 +59,8 @@ class Bench:
         self._whole: dict[str, Expected] = {}
 
     def do(self, job: Job) -> Answer:
-        """Do one job: make a specimen, or damage one, read it, and mend it again."""
-        if job["what"] == "make":
-            make(self._pristine / job["kind"], job["kind"], job["seed"])
-            make(self._pristine / "twins" / job["kind"], job["kind"], job["seed"] + 1)
-            return {"made": True}
+        """Damage a specimen, read it, and mend it again."""
+        made(self._pristine, job["kind"], job["seed"])
         root, mode = self._copies / job["kind"], job["mode"]
         self._what_is_expected(job["kind"])
         if not root.exists():
@@ -167,7 +158,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if "writer." not in name}
 
 
-def read(root: Path, mode: str, streams: int, told: Seen, steps: Any, problems: list[str] | None) -> Answer:
+def read(root: Path, mode: str, streams: int, told: Seen, steps: Any, problems: list[str]) -> Answer:
     """Read a damaged store whole, and judge what it tells; `problems` are those that a check found."""
     try:
         seen = observe(root, mode, streams, steps)
@@ -205,13 +196,10 @@ def judge(seen: Seen, told: Seen) -> Answer:
     return {"class": "unnoticed"}
 
 
-def check(root: Path) -> list[str] | None:
-    """Return what `db.check` finds, and None where there is no such function."""
-    function = getattr(db, "check", None)
-    if function is None:
-        return None
+def check(root: Path) -> list[str]:
+    """Return what `db.check` finds."""
     try:
-        report = function(root, repair=False, progress=False)
+        report = db.check(root, progress=False)
     except db.DiskBufferError as error:
         return [str(error)]
     return [f"{problem.path}: {problem}" for problem in report.problems]
@@ -261,102 +249,51 @@ def whole_files(rng: np.random.Generator, files: dict[str, dict[str, bytes]]) ->
     return [jobs[n] for n in rng.permutation(len(jobs))]
 
 
-def prepare(pool: Pool, directory: Path, kinds: list[str], seed: int) -> dict[str, dict[str, bytes]]:
-    """Make specimens; return the contents of their files."""
-    for kind in kinds:
-        if "made" not in pool.do({"what": "make", "kind": kind, "seed": seed}):
-            raise RuntimeError(f"the specimen {kind!r} could not be made")
-    return {kind: _contents(directory / "pristine" / kind, directory / "pristine" / "twins" / kind) for kind in kinds}
+def made(pristine: Path, kind: str, seed: int) -> dict[str, bytes]:
+    """Make a specimen and its twin, where they are not there yet; return the contents of the files that both have."""
+    root, twin = pristine / kind, pristine / "twins" / kind
+    if not root.exists():
+        make(root, kind, seed)
+        make(twin, kind, seed + 1)
+    return {name: data for name, data in contents(root).items() if data and (twin / name).is_file()}
 
 
-def _contents(root: Path, twin: Path) -> dict[str, bytes]:
-    names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.stat().st_size)
-    return {name: (root / name).read_bytes() for name in names if "writer." not in name and (twin / name).is_file()}
-
-
-def campaign(
-    pool: Pool,
-    files: dict[str, dict[str, bytes]],
-    what: str,
-    count: int | None,
-    seed: int,
-    seconds: float | None = None,
-) -> tuple[Row, list[tuple[Job, Answer]]]:
+def campaign(pool: Pool, what: str, count: int, seed: int, kinds: list[str]) -> tuple[Row, list[tuple[Job, Answer]]]:
     """Run a campaign. Return its row, and every case with what came of it."""
-    rng = np.random.default_rng([seed, list(_CAMPAIGNS).index(what)])
-    jobs: Any = flips(10**9 if count is None else count, rng, files) if what == "flips" else whole_files(rng, files)[:count]
-    cases = [(job, _settled(answer)) for job, answer in pool.do_all(jobs, seconds)]
-    return _row(what, seed, cases), cases
-
-
-def _settled(answer: Answer) -> Answer:
-    if "died" in answer:
-        return {"class": "crash", "error": answer["died"]}
-    if "hung" in answer:
-        return {"class": "hang", "error": f"{answer['hung']} s"}
-    return answer
-
-
-def _row(what: str, seed: int, cases: list[tuple[Job, Answer]]) -> Row:
-    classes = collections.Counter(answer["class"] for _, answer in cases)
-    broken = [(job, answer) for job, answer in cases if answer["class"] in BROKEN]
-    row = Row(_CAMPAIGNS[what], len(cases), len(broken))
-    row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**FINE, **BROKEN}.items()]
+    files = {kind: dict(sorted(made(pool.directory / "pristine", kind, seed).items())) for kind in kinds}
+    rng = np.random.default_rng([seed, list(CAMPAIGNS).index(what)])
+    jobs: Any = flips(count, rng, files) if what == "flips" else whole_files(rng, files)[:count]
+    cases = [(job, settled(answer)) for job, answer in pool.do_all(job | {"seed": seed} for job in jobs)]
+    row = tally(CAMPAIGNS[what], cases, FINE, BROKEN)
     detected = [answer for _, answer in cases if answer["class"] == "detected"]
     row.notes.append(f"{sum(not answer['named'] for answer in detected):,} of those detected do not name the store's path")
-    missed = sum(answer["class"] == "detected" and answer.get("problems") == [] for _, answer in cases)
-    row.notes.append(f"{missed:,} were detected, but not by check")
-    row.notes += _by_file(cases)
-    for job, answer in broken[:NOTES]:
-        row.notes.append(f"seed {seed}: {answer['class']}: {job} -> {answer.get('error', '')[:300]}")
-    return row
+    row.notes.append(f"{sum(answer['problems'] == [] for answer in detected):,} were detected, but not by check")
+    wrong = [(answer["class"], job["what"], _family(job["file"])) for job, answer in cases if answer["class"] in BROKEN]
+    broken = collections.Counter(wrong)
+    row.notes += [f"{n:,} times {way} of {name}: {came}" for (came, way, name), n in sorted(broken.items())]
+    return row, cases
 
 
-def _by_file(cases: list[tuple[Job, Answer]]) -> list[str]:
-    """Count what is broken, or was not noticed, by kind of file."""
-    found = collections.Counter(
-        (answer["class"], job["what"], "*/zarr.json" if "/zarr" in job["file"] else family(job["file"]))
-        for job, answer in cases
-        if answer["class"] in BROKEN
-    )
-    return [f"{n:,} times {what} of {name}: {came}" for (came, what, name), n in sorted(found.items())]
-
-
-def family(name: str) -> str:
+def _family(name: str) -> str:
     """Return a file's name without its number."""
     head, _, last = name.rpartition("/")
-    return f"{head}/c.*" if last.startswith("c.") else name
+    return f"{head}/c.*" if last.startswith("c.") else "*/zarr.json" if head and last.startswith("zarr") else name
 
 
-def main(
-    count: int, seed: int = 0, minutes: float | None = None, workers: int = 2, kinds: list[str] | None = None
-) -> Iterator[Row]:
-    """Run all campaigns; all that can happen to whole files is some 10,000 cases, of which `count` are drawn."""
-    seconds = None if minutes is None else minutes * 60
-    with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
-        files = prepare(pool, Path(name), list(KINDS) if kinds is None else kinds, seed)
-        for what in _CAMPAIGNS:
-            yield campaign(pool, files, what, count, seed, seconds)[0]
+def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
+    """Do 10,000 cases of each campaign, times `scale`; all that can happen to whole files is some 10,000."""
+    with scratch() as name, Pool("soak.damage", name) as pool:
+        for what in CAMPAIGNS:
+            yield campaign(pool, what, round(10_000 * scale), seed, list(KINDS))[0]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        place: Path = given.serve
+def warm() -> None:
+    """Compile, and read everything once."""
+    with scratch() as name:
+        make(name / "store", "pixels, closed", 0)
+        expected(name / "store", KINDS["pixels, closed"].n_envs)
 
-        def warm() -> None:
-            """Compile, and read everything once."""
-            with scratch_directory() as name:
-                make(Path(name) / "store", "pixels, closed", 0)
-                expected(Path(name) / "store", KINDS["pixels, closed"].n_envs)
 
-        serve(warm, lambda: Bench(place).do)
-    else:
-        for row in main(given.count, given.seed, given.minutes, given.workers):
-            print(row, flush=True)
+def child(directory: Path) -> Callable[[Job], Answer]:
+    """Return what damages specimens."""
+    return Bench(directory).do

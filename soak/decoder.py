@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import random
 from collections.abc import Callable
+from typing import Any
 
 import google_crc32c
 import numcodecs.blosc
@@ -214,7 +215,7 @@ def _stream_byte(rng: random.Random, body: bytearray) -> None:
         )
 
 
-def run(decoder: Decoder, seed: int, first: int, count: int, begun: Callable[[int], None]) -> dict[str, int]:
+def run(decoder: Decoder, seed: int, first: int, count: int, begun: Callable[[int], Any]) -> dict[str, int]:
     """Decode hostile chunks; return how often what came of it, and the first of which part was not written.
 
     ``begun(number)`` is told of each before it is decoded, for who looks after a crash.

@@ -1,18 +1,14 @@
 """A disk that is full or fails: an error is raised, what was acknowledged stays and is read, writing goes on once there is room.
 
-    python -m soak.disk_full --count 3000 --rooms 600 --seed 0 [--minutes 10] [--workers 2]
-
 Two campaigns. In the first, one operation of `Files` after the other fails in a run that makes every call that writes: once, or
 until "there is room again", with ENOSPC, EIO or EDQUOT; of a write that fails, half may have been done. In the second, a real
 file system of 16 MB (ext4 on a loop device, else tmpfs) is filled up by a ballast file, which leaves some blocks more each time,
-so that it becomes full at each of the writes of a run. Both in processes that may crash: SIGBUS would be counted. What is broken
-is told with its case, which ``--job "{...}"`` does again (threads may number a run's operations a little otherwise).
+so that it becomes full at each of the writes of a run. Both in processes that may crash: SIGBUS would be counted. A case that is
+done again may differ a little, as threads number a run's operations otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import ast
 import collections
 import contextlib
 import ctypes
@@ -31,12 +27,13 @@ import numpy as np
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
-from soak.table import Row
-from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak import mounts
+from soak.kills import Known, WrongError, compare
+from soak.table import SHOWN, Row
+from soak.workers import Answer, Job, Pool, scratch
 from tests.support.experience import Array, Experience, Feeder, heads_of, steps_of
 from tests.support.writers import MAPPED, WRITTEN, written
 
-MODULE = "soak.disk_full"
 METHODS = ("create", "pwrite", "sync", "rename", "make_directory")
 SCENARIOS: dict[str, dict[str, Any]] = {
     "one environment": {"n_envs": 1, "capacity": None, "segment_rows": 16},
@@ -46,12 +43,7 @@ WAYS = tuple((code, until) for until in ("once", "room") for code in ("ENOSPC", 
 IMAGE_BYTES = 16 * 1024**2
 BLOCK = 4096
 LEAST_ROOM = 150  # blocks: less than what an empty store takes
-NOTES = 12
 RIGHT = (OSError, db.DiskBufferError)
-
-
-class WrongError(Exception):
-    """The promise is broken."""
 
 
 class Noise(Experience):
@@ -95,8 +87,7 @@ class Run:
     def __init__(self, path: Path, world: Noise, capacity: int | None, make_room: Callable[[], None], **options: Any) -> None:
         self._path, self._world, self._capacity, self._make_room, self._options = path, world, capacity, make_room, options
         self.failed: list[str] = []  # calls that raised, as they should
-        self.acknowledged: Array = np.full(world.n_envs, -1, np.int64)
-        self.written_until: Array = np.zeros(world.n_envs, np.int64)
+        self.known = Known(world)
         self.buffer: db.ReplayBuffer
         self.feeder: Feeder
 
@@ -117,13 +108,9 @@ class Run:
                     before_room()
                     self._world.change(self.feeder.heads)
                 continue
-            self.acknowledge()
+            if hasattr(self, "feeder"):
+                self.known.heads = np.maximum(self.known.heads, self.feeder.heads)
             return
-
-    def acknowledge(self) -> None:
-        """Take for granted from now on what the buffer holds."""
-        if hasattr(self, "feeder"):
-            self.acknowledged = np.maximum(self.acknowledged, self.feeder.heads)
 
     def open(self) -> None:
         """Open the store, or create it."""
@@ -172,7 +159,7 @@ class Run:
         """Write a column's values of all steps."""
         steps = steps_of(self.buffer)
         self.try_("write", lambda: self._wrote(self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))), self.look)
-        self.written_until = self.feeder.heads.copy()
+        self.known.written = self.feeder.heads.copy()
 
     def _wrote(self, steps: int) -> None:
         if steps != len(self.buffer):
@@ -219,26 +206,9 @@ class Run:
 
     def look(self) -> None:
         """Compare everything that can be read, and see that what was acknowledged is there."""
-        heads = heads_of(self.buffer)
-        if (heads < self.acknowledged).any():
-            raise WrongError(f"acknowledged up to {self.acknowledged.tolist()}, found up to {heads.tolist()}")
-        steps = steps_of(self.buffer)
-        added = sum(len(self._steps_until(s, int(head))) for s, head in enumerate(heads))
-        least = added if self._capacity is None else min(added, self._capacity)
-        if len(steps) < least:
-            raise WrongError(f"{len(steps)} steps of {least} that must be kept")
-        if not len(steps):
-            return
-        batch = self.buffer.at(steps)
-        if wrong := self._world.wrong(batch) + self._world.wrong(self.buffer.sample(32)):
-            raise WrongError(f"{wrong} steps have other contents than they were given")
-        for name in (WRITTEN, MAPPED):
-            if name in batch:
-                found, expected = batch[name].numpy(), written(name, steps)
-                due = steps // self._world.n_envs < self.written_until[steps % self._world.n_envs]
-                bad = (found != expected) & ((due & (name == WRITTEN)) | (found != 0))
-                if bad.any():
-                    raise WrongError(f"column {name!r}: {bad.sum()} wrong values")
+        compare(self.buffer, self._world, self.known, tags=False)
+        if len(self.buffer) and (wrong := self._world.wrong(self.buffer.sample(32))):
+            raise WrongError(f"{wrong} steps that were drawn have other contents than they were given")
 
     def finish(self) -> None:
         """Close the store, open it again, and find everything right and sealed."""
@@ -366,31 +336,25 @@ class SmallDisk:
         self.root = directory / "disk"
         self.kind, self.why = "", ""
 
-    def mount(self) -> str:
-        """Mount it; return why that cannot be, or nothing."""
+    def mount(self) -> None:
+        """Mount it; ``why`` says why that cannot be."""
         self.root.mkdir(parents=True, exist_ok=True)
-        clone_newns = 0x20000
-        if os.geteuid() != 0:
-            return "mounting needs root"
-        if ctypes.CDLL(None, use_errno=True).unshare(clone_newns) != 0:
-            return f"no mount namespace: {os.strerror(ctypes.get_errno())}"
-        image = self._directory / "image"
+        image, self.why = self._directory / "image", mounts.why_not()
+        if self.why:
+            return
+        mounts.private_mounts()
         with image.open("wb") as file:
             file.truncate(IMAGE_BYTES)
-        root, small = str(self.root), str(image)
-        commands = {
-            "ext4": (["mkfs.ext4", "-q", "-m", "0", "-b", str(BLOCK), small], ["mount", "-o", "loop", small, root]),
-            "tmpfs": (["mount", "-t", "tmpfs", "-o", f"size={IMAGE_BYTES}", "tmpfs", root],),
-        }
-        why = _sh(["mount", "--make-rprivate", "/"])
-        for kind, steps in commands.items():
-            if not why:
-                errors = [error for command in steps if (error := _sh(command))]
-                if not errors:
-                    self.kind = kind
-                    return ""
-                told = errors[0]
-        return why or told
+        try:
+            subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", str(BLOCK), image], check=True, capture_output=True)
+            mounts.mount("-o", "loop", str(image), str(self.root))
+            self.kind = "ext4"
+        except (OSError, subprocess.SubprocessError):
+            try:
+                mounts.mount("-t", "tmpfs", "-o", f"size={IMAGE_BYTES}", "tmpfs", str(self.root))
+                self.kind = "tmpfs"
+            except (OSError, subprocess.SubprocessError) as error:
+                self.why = str(error)
 
     @property
     def ballast(self) -> Path:
@@ -424,14 +388,6 @@ class SmallDisk:
         fd = os.open(self.root, os.O_RDONLY)
         ctypes.CDLL(None).syncfs(fd)
         os.close(fd)
-
-
-def _sh(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except OSError as error:
-        return f"{command[0]}: {error}"
-    return "" if done.returncode == 0 else f"{' '.join(command)}: {done.stderr.strip()}"
 
 
 def fill(disk: SmallDisk, job: Job) -> Answer:
@@ -493,81 +449,53 @@ def injections(pool: Pool, count: int, seed: int) -> Iterator[Job]:
     yield from (every[n] for n in sorted(order.tolist()))
 
 
-def rooms(count: int, seed: int, step: int) -> Iterator[Job]:
-    """Yield runs on a disk that is full after `step` blocks more each time."""
-    scenarios = list(SCENARIOS)
+def rooms(count: int, seed: int) -> Iterator[Job]:
+    """Yield runs on a disk that is full after some blocks more each time, up to 600 or more."""
     for n in range(count):
-        yield {"what": "fill", "scenario": scenarios[n % 2], "blocks": LEAST_ROOM + n * step, "seed": seed}
+        yield {"what": "fill", "scenario": list(SCENARIOS)[n % 2], "blocks": LEAST_ROOM + n * max(1, 600 // count), "seed": seed}
 
 
-def campaign(what: str, pool: Pool, cases: Iterator[Job], seconds: float | None) -> Row:
+def campaign(what: str, pool: Pool, cases: Iterator[Job]) -> Row:
     """Do jobs, and count what went wrong."""
     done, raised, broken = 0, collections.Counter[str](), list[str]()
-    for job, answer in pool.do_all(cases, seconds):
+    for job, answer in pool.do_all(cases):
         done += 1
         raised.update({call.split(":")[0] for call in answer.get("failed", [])} or {"no call"})
         if answer.get("wrong", "died"):
             broken.append(f"{job}: {answer.get('operation', '')} {answer.get('wrong', answer)} after {answer.get('failed')}")
     notes = ["raised by " + ", ".join(f"{name} {n}" for name, n in raised.most_common())]
-    return Row(what, done, len(broken), [*notes, *broken[:NOTES]])
+    return Row(what, done, len(broken), [*notes, *broken[:SHOWN]])
 
 
-def main(
-    scale: float = 1.0,
-    *,
-    seed: int = 0,
-    count: int = 3000,
-    room: int = 600,
-    step: int = 1,
-    minutes: float | None = None,
-    workers: int = 2,
-) -> Iterator[Row]:
-    """Run both campaigns, their counts times `scale`."""
-    seconds = None if minutes is None else minutes * 30
-    with scratch_directory() as name, Pool(MODULE, Path(name), workers, timeout=60) as pool:
-        cases = injections(pool, round(count * scale), seed)
-        yield campaign("operations that fail", pool, cases, seconds)
-        kind = pool.do({"what": "mount"})
-        if kind.get("why", kind):
-            yield Row("a small disk: skipped", 0, 0, [str(kind.get("why", kind))])
+def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
+    """Have 3,000 operations fail, and fill a disk 600 times, times `scale`."""
+    with scratch() as name, Pool("soak.disk_full", name, timeout=60) as pool:
+        yield campaign("operations that fail", pool, injections(pool, round(3000 * scale), seed))
+        disk = pool.do({"what": "mount"})
+        if disk.get("why", disk):
+            yield Row("a small disk: skipped", 0, 0, [str(disk.get("why", disk))])
         else:
-            yield campaign(f"a small disk that is full ({kind['kind']})", pool, rooms(round(room * scale), seed, step), seconds)
+            yield campaign(f"a small disk that is full ({disk['kind']})", pool, rooms(round(600 * scale), seed))
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=3000, help="operations that fail")
-    parser.add_argument("--rooms", type=int, default=600, help="how many sizes of a small disk")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--job", type=ast.literal_eval, help="do one case again, as it was printed")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        place: Path = given.serve
-        small = SmallDisk(place)
+def warm() -> None:
+    """Compile everything."""
+    with scratch() as name:
+        inject(name, {"scenario": "two environments, evicted", "nth": 0, "code": "EIO", "until": "once"})
 
-        def warm() -> None:
-            """Compile everything, and mount the disk."""
-            small.why = small.mount()
-            with scratch_directory() as name:
-                inject(Path(name), {"scenario": "two environments, evicted", "nth": 0, "code": "EIO", "until": "once"})
 
-        def do(job: Job) -> Answer:
-            """Do a job."""
-            if job["what"] == "mount":
-                return {"why": small.why, "kind": small.kind}
-            if job["what"] == "fill":
-                return fill(small, job)
-            shutil.rmtree(place / "run", ignore_errors=True)
-            (place / "run").mkdir()
-            return inject(place / "run", job)
+def child(directory: Path) -> Callable[[Job], Answer]:
+    """Mount the disk; return what does the jobs."""
+    small, place = SmallDisk(directory), directory / "run"
+    small.mount()
 
-        serve(warm, lambda: do)
-    elif given.job:
-        with scratch_directory() as name, Pool(MODULE, Path(name), 1, timeout=60) as pool:
-            print(pool.do(given.job))
-    else:
-        for row in main(seed=given.seed, count=given.count, room=given.rooms, minutes=given.minutes, workers=given.workers):
-            print(row, flush=True)
+    def do(job: Job) -> Answer:
+        if job["what"] == "mount":
+            return {"why": small.why, "kind": small.kind}
+        if job["what"] == "fill":
+            return fill(small, job)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        return inject(place, job)
+
+    return do

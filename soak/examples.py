@@ -1,14 +1,11 @@
 """Every example, with its defaults, to its end.
 
-    python -m soak.examples [--only ppo_from_disk ...] [--directory DIR]
-
 Each runs in a process of its own, in a directory of its own, as its user would start it; those that have several algorithms, once
 with each. One is broken that ends with an error, or prints nothing. It takes some hours on two cores, most of it of training.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -22,12 +19,10 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 _HOURS = 6  # after which one is taken to hang
 
 
-def commands(only: list[str] | None = None) -> list[list[str]]:
+def commands() -> list[list[str]]:
     """Return how to start each example: once, or with each of the algorithms that its source names."""
     found = []
     for file in sorted(EXAMPLES.glob("*.py")):
-        if only and file.stem not in only:
-            continue
         choices = re.search(r'"--algorithm", choices=\[(.*?)\]', file.read_text())
         algorithms = re.findall(r'"(\w+)"', choices[1]) if choices else []
         found += [[str(file), "--algorithm", name] for name in algorithms] or [[str(file)]]
@@ -47,25 +42,17 @@ def run(command: list[str], directory: Path) -> str | None:
     return None if ran.stdout.strip() else "printed nothing"
 
 
-def main(scale: float = 1.0, seed: int = 0, only: list[str] | None = None, directory: Path | None = None) -> Row:  # noqa: ARG001
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:  # noqa: ARG001
     """Run all of them; with a small `scale` only the first so many, as each is what it is."""
-    every = commands(only)
+    every = commands()
     some = every if scale >= 1 else every[: max(1, round(len(every) * scale))]
     row = Row("examples to their end, with their defaults", 0, 0)
     for command in some:
         begin = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="soak-", dir=directory) as place:
+        with tempfile.TemporaryDirectory(prefix="soak-") as place:
             wrong = run(command, Path(place))
         name = " ".join([Path(command[0]).name, *command[1:]])
         row.done += 1
         row.broken += wrong is not None
         row.notes.append(f"{name}: {wrong or 'ok'}, {(time.monotonic() - begin) / 60:.1f} minutes")
     return row
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m soak.examples", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", help="names of examples, without .py")
-    parser.add_argument("--directory", type=Path)
-    options = parser.parse_args()
-    print(main(only=options.only, directory=options.directory))

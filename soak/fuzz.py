@@ -1,7 +1,5 @@
 """Stores from strangers: whatever their metadata, index and chunks say, no code is run and no byte read out of bounds.
 
-    python -m soak.fuzz --count 20000 --chunks 1000000 --seed 0 [--minutes 5] [--workers 2]
-
 Three campaigns: whole stores are changed by a seeded mutator, with right checksums, opened and read in a process that may
 crash, hang (10 s), take too much memory (2 GB), run code or open files elsewhere, which an audit hook sees; hostile chunks go
 to the compiled decoder (`soak.decoder`); changed states go to samplers.
@@ -9,14 +7,11 @@ to the compiled decoder (`soak.decoder`); changed states go to samplers.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import copy
-import faulthandler
 import json
 import math
-import mmap
 import os
 import random
 import reprlib
@@ -34,11 +29,10 @@ import numpy as np
 import diskbuffer as db
 from soak import decoder, vouching
 from soak.damage import check
-from soak.table import Row
-from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.table import Row, settled, tally
+from soak.workers import Answer, Job, Pool, scratch
 from tests.support.specimens import KINDS, make
 
-MODULE = "soak.fuzz"
 BASES = ("pixels, closed", "flat, killed", "nested, killed", "3 envs, closed")
 FINE = {"refused": "refused, at opening or reading", "read": "read, wholly in bounds"}
 BROKEN = {
@@ -59,45 +53,29 @@ HOSTILE: tuple[Any, ...] = (
     *([], [[]], {}, {"a": 1}, [1] * 33, [1] * 70, [2**31] * 3, [2**62, 2], [0], [-1], [3.5], ["3"], [0] * 100_000, _DEEP),
 )
 NAMES: tuple[str, ...] = (
-    "../../x",
-    "a/../../b",
-    "",
-    "\0",
-    "/x",
-    "obs",
-    "obs/",
-    "/",
-    "_segments",
-    "_tail/obs",
-    "x" * 300,
-    "é",
-    "\uff41",
-    "class",
-    "tag",
+    *(
+        "../../x",
+        "a/../../b",
+        "",
+        "\0",
+        "/x",
+        "obs",
+        "obs/",
+        "/",
+        "_segments",
+        "_tail/obs",
+        "x" * 300,
+        "é",
+        "\uff41",
+        "class",
+        "tag",
+    ),
+    *("next_obs", "steps", "priority", "is_last/x", "obs/a/b/c/d/e", "c", "zarr", "terminated"),
 )
-NAMES += ("next_obs", "steps", "priority", "is_last/x", "obs/a/b/c/d/e", "c", "zarr", "terminated")
-NUMBERS = (
-    -(2**63),
-    -(2**62),
-    -1,
-    0,
-    1,
-    7,
-    8,
-    15,
-    16,
-    17,
-    48,
-    2**20,
-    2**31 - 1,
-    2**31,
-    2**32,
-    2**62,
-    2**63 - 32,
-    2**63 - 16,
-    2**63 - 1,
+NUMBERS: tuple[int, ...] = (
+    *(-(2**63), -(2**62), -1, 0, 1, 7, 8, 15, 16, 17, 48, 2**20, 2**31 - 1, 2**31, 2**32, 2**62),
+    *(2**63 - 32, 2**63 - 16, 2**63 - 1),
 )
-NOTES = 12
 
 
 # Hostile stores
@@ -188,22 +166,7 @@ def _column(root: Path, rng: random.Random) -> str:
     described = metadata["attributes"]["diskbuffer"]
     name = rng.choice(list(described["columns"]))
     column = described["columns"][name]
-    shapes: Any = (
-        [],
-        [1],
-        [3],
-        [2**10],
-        [2**20],
-        [2**27],
-        [2**31],
-        [2, 3],
-        [34, 33],
-        [1] * 5,
-        [1] * 33,
-        [1] * 64,
-        [2**40],
-        [2**59],
-    )
+    shapes: Any = ([], [1], [3], *([2**n] for n in (10, 20, 27, 31, 40, 59)), [2, 3], [34, 33], *([1] * n for n in (5, 33, 64)))
     column["shape"] = rng.choice((column["shape"], rng.choice(shapes)))
     column["dtype"] = rng.choice((column["dtype"], *("bool", "int8", "float16", "float64", "complex128", "uint16")))
     column["derived"] = rng.choice((column["derived"], column["derived"], True, False))
@@ -455,20 +418,9 @@ _RARE: dict[str, Callable[[Path, random.Random], str]] = {
     "chunks of more than 2 GB": _huge_chunk,
 }
 _CHANGES: tuple[Callable[[Path, random.Random], str], ...] = (
-    _attributes,
-    _attributes,
-    _attributes,
-    _raw_json,
-    _column,
-    _column,
-    _table,
-    _table,
-    _table,
-    _first_rows,
-    _index,
-    _index,
+    *(_attributes, _attributes, _attributes, _raw_json, _column, _column, _table, _table, _table, _first_rows, _index, _index),
+    *(_chunk, _chunk, _data, _data, _file, _state, _state, _stray, _tags),
 )
-_CHANGES += (_chunk, _chunk, _data, _data, _file, _state, _state, _stray, _tags)
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -543,33 +495,19 @@ class Bench:
         self._pristine, self._directory = directory.parent / "pristine", directory
         self._watch = Watch()
         self._decoder: decoder.Decoder | None = None
-        self._states: dict[str, Any] = {}
 
     def do(self, job: Job) -> Answer:
         """Do one job."""
-        what = job["what"]
-        if what == "make":
-            make(self._pristine / job["kind"], job["kind"], job["seed"])
-            return {"made": True}
-        if what == "chunks":
-            return self._chunks(job)
-        if what == "chunk":
+        if job["what"] == "chunks":
             self._decoder = self._decoder or decoder.Decoder()
-            return {"result": self._decoder.decode(bytes.fromhex(job["chunk"]), job["chunk_bytes"], job["wanted"], job["at_end"])}
-        if what == "state":
-            return self._state(job)
-        return self._store(job)
-
-    def _chunks(self, job: Job) -> Answer:
-        self._decoder = self._decoder or decoder.Decoder()
-        with (self._directory / "number").open("w+b") as file:
-            file.truncate(8)
-            with mmap.mmap(file.fileno(), 8) as shared:
-
-                def begun(number: int) -> None:
-                    shared[:] = number.to_bytes(8, "little")
-
+            fd = os.open(progress(self._directory, job), os.O_RDWR | os.O_CREAT)
+            try:
+                begun: Callable[[int], Any] = lambda number: os.pwrite(fd, number.to_bytes(8, "little"), 0)  # noqa: E731
                 return decoder.run(self._decoder, job["seed"], job["first"], job["count"], begun)
+            finally:
+                os.close(fd)
+        made(self._pristine, job["kind"], job["seed"])
+        return self._state(job) if job["what"] == "state" else self._store(job)
 
     def _store(self, job: Job) -> Answer:
         root = self._directory / "store"
@@ -745,21 +683,26 @@ def _state_of(buffer: db.ReplayBuffer, name: str) -> Any:
 # The campaigns
 
 
-def prepare(pool: Pool, seed: int, kinds: tuple[str, ...] = BASES) -> None:
-    """Make the stores that are to be changed."""
-    for kind in kinds:
-        if "made" not in pool.do({"what": "make", "kind": kind, "seed": seed}):
-            raise RuntimeError(f"the specimen {kind!r} could not be made")
+def made(pristine: Path, kind: str, seed: int) -> None:
+    """Make a store that is to be changed, where it is not there yet."""
+    if not (pristine / kind).exists():
+        make(pristine / kind, kind, seed)
 
 
-def stores(
-    pool: Pool, count: int, seed: int, seconds: float | None = None, what: str = "store"
-) -> tuple[Row, list[tuple[Job, Answer]]]:
+def progress(directory: Path, job: Job) -> Path:
+    """Return the file that says which chunk of a job is decoded."""
+    return directory.with_name(f"chunks from {job['first']}")
+
+
+def stores(pool: Pool, count: int, seed: int, what: str = "store") -> tuple[Row, list[tuple[Job, Answer]]]:
     """Open hostile stores, or load hostile states (``what="state"``), or one of the rare kinds."""
-    jobs = (job_of(what, n, seed) for n in range(count))
-    cases = [(job, _settled(answer)) for job, answer in pool.do_all(jobs, seconds)]
+    for kind in BASES:
+        made(pool.directory / "pristine", kind, seed)
+    cases = [(job, settled(answer)) for job, answer in pool.do_all(job_of(what, n, seed) for n in range(count))]
     title = {"store": "hostile stores opened and read", "state": "hostile states of samplers"}.get(what, what)
-    return _row(title, cases), cases
+    row = tally(title, cases, FINE, BROKEN)
+    row.notes.append(f"the slowest took {max((answer.get('seconds', 0.0) for _, answer in cases), default=0.0)} s")
+    return row, cases
 
 
 def job_of(what: str, number: int, seed: int) -> Job:
@@ -770,127 +713,43 @@ def job_of(what: str, number: int, seed: int) -> Job:
     return {"what": what, "kind": kind, "seed": seed, "number": number, "mode": mode}
 
 
-def again(directory: Path, what: str, number: int, seed: int) -> None:
-    """Do one case in this process, and tell what was done to the store."""
-    job = job_of(what, number, seed)
-    (directory / "bench").mkdir()
-    bench = Bench(directory / "bench")
-    bench.do({"what": "make", "kind": job["kind"], "seed": seed})
-    if what == "store":
-        root = directory / "shown"
-        shutil.copytree(directory / "pristine" / job["kind"], root)
-        print(job, mutate(root, random.Random(seed * 2**40 + number)), flush=True)
-    print(bench.do(job), flush=True)
-
-
-def _settled(answer: Answer) -> Answer:
-    if "died" in answer:
-        return {"class": "crash", "error": answer["died"]}
-    if "hung" in answer:
-        return {"class": "hang", "error": f"{answer['hung']} s"}
-    return answer
-
-
-def _row(title: str, cases: list[tuple[Job, Answer]]) -> Row:
-    classes = collections.Counter(answer["class"] for _, answer in cases)
-    row = Row(title, len(cases), sum(classes[name] for name in BROKEN))
-    row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**FINE, **BROKEN}.items()]
-    slowest = max((answer.get("seconds", 0.0) for _, answer in cases), default=0.0)
-    row.notes.append(f"the slowest took {slowest} s")
-    kinds: dict[str, list[tuple[Job, Answer]]] = {}
-    for job, answer in cases:
-        if answer["class"] in BROKEN:
-            kinds.setdefault(f"{answer['class']}: {_kind_of_error(answer['error'])}", []).append((job, answer))
-    for name, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        job, answer = found[0]
-        row.notes.append(f"{len(found)} times {name[:250]}; such as {job}, {str(answer.get('done'))[:250]}")
-    return row
-
-
-def _kind_of_error(error: str) -> str:
-    """Leave out what differs from case to case."""
-    return error.split("(")[-1].rstrip(")") + " " + error.split(":")[0] if "(" in error else error.split(" ")[0][:60]
-
-
-def chunks(pool: Pool, count: int, seed: int, seconds: float | None = None) -> Row:
+def chunks(pool: Pool, count: int, seed: int) -> Row:
     """Give hostile chunks to the decoder."""
     size = max(1, min(10_000, count // 2))
     jobs = ({"what": "chunks", "seed": seed, "first": n, "count": min(size, count - n)} for n in range(0, count, size))
-    results: collections.Counter[str] = collections.Counter()
-    row = Row("hostile chunks decoded", 0, 0)
-    for job, answer in pool.do_all(jobs, seconds):
+    results, row = collections.Counter[str](), Row("hostile chunks decoded", 0, 0)
+    for job, answer in pool.do_all(jobs):
         row.done += job["count"]
         if "died" in answer or "hung" in answer:
+            number = int.from_bytes(progress(pool.directory / "worker", job).read_bytes(), "little")
             row.broken += 1
-            row.notes.append(
-                f"{answer}: {job}; find it with --chunks {job['count']} --first {job['first']} --seed {seed} --one-by-one"
-            )
+            row.notes.append(f"{answer}: {job | {'first': number, 'count': 1}}")
             continue
-        first = answer.pop("first unwritten", None)
-        if first is not None and not results["unwritten"]:
+        if (first := answer.pop("first unwritten", None)) is not None and not results["unwritten"]:
             row.notes.append(f"the first of which a part was not written: number {first} of seed {seed}")
         results.update(answer)
     row.notes = [f"{n:,} {name}" for name, n in results.most_common()] + row.notes
     return row
 
 
-def one_by_one(directory: Path, first: int, count: int, seed: int) -> Iterator[tuple[int, Answer]]:
-    """Find the chunks that crash the decoder."""
-    with Pool(MODULE, directory, 1) as pool:
-        number, until = first, first + count
-        while number < until:
-            answer = pool.do({"what": "chunks", "seed": seed, "first": number, "count": until - number})
-            if "died" not in answer and "hung" not in answer:
-                return
-            number = int.from_bytes((directory / "worker0" / "number").read_bytes(), "little")
-            yield number, answer
-            number += 1
-
-
-def main(count: int, chunk_count: int, seed: int = 0, minutes: float | None = None, workers: int = 2) -> Iterator[Row]:
-    """Run all campaigns; `minutes` is for each of the large ones."""
-    seconds = None if minutes is None else minutes * 60
-    with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
-        prepare(pool, seed)
-        yield chunks(pool, chunk_count, seed, seconds)
+def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
+    """Decode 1,000,000 chunks, and open 20,000 stores, times `scale`; and some of the other kinds."""
+    count = round(20_000 * scale)
+    with scratch() as name, Pool("soak.fuzz", name) as pool:
+        yield chunks(pool, round(1_000_000 * scale), seed)
         for what, number in {"store": count, "state": count // 5, **dict.fromkeys(_RARE, count // 200)}.items():
-            yield stores(pool, max(1, number), seed, seconds, what)[0]
+            yield stores(pool, max(1, number), seed, what)[0]
 
 
 def warm() -> None:
     """Compile and import what is needed, so that what happens later is a store's doing."""
-    with scratch_directory() as name:
+    with scratch() as name:
         for kind in BASES[:3]:
-            make(Path(name) / kind, kind, 0)
+            make(name / kind, kind, 0)
             for mode in ("r", "a"):
-                use(Path(name) / kind, mode, KINDS[kind].n_envs, threads=1)  # and none is left when this is forked
+                use(name / kind, mode, KINDS[kind].n_envs, threads=1)  # and none is left when this is forked
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20_000, help="stores")
-    parser.add_argument("--chunks", type=int, default=1_000_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--one-by-one", action="store_true", help="find the chunks that crash the decoder")
-    parser.add_argument("--number", type=int, help="only this case, in this process: it shows where it hangs or crashes")
-    parser.add_argument("--what", default="store", choices=("store", "state", *_RARE), help="of these, with --number")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        serve_at: Path = given.serve
-        serve(warm, lambda: Bench(serve_at).do)
-    elif given.number is not None:
-        faulthandler.enable()
-        faulthandler.dump_traceback_later(9, exit=True)
-        with scratch_directory() as scratch:
-            again(Path(scratch), given.what, given.number, given.seed)
-    elif given.one_by_one:
-        with scratch_directory() as scratch:
-            for number, answer in one_by_one(Path(scratch), given.first, given.chunks, given.seed):
-                print(number, answer, flush=True)
-    else:
-        for row in main(given.count, given.chunks, given.seed, given.minutes, given.workers):
-            print(row, flush=True)
+def child(directory: Path) -> Callable[[Job], Answer]:
+    """Return what uses hostile stores."""
+    return Bench(directory).do

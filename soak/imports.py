@@ -1,7 +1,5 @@
 """Data sets from strangers: whatever is in them, an import refuses it in words, or stores what the format's own library reads.
 
-    python -m soak.imports --count 20000 --seed 0 [--minutes 10] [--workers 2] [--only d4rl ...] [--number 17]
-
 Small data sets of every format are changed by a seeded mutator (`soak.hostile_data_sets`) and imported in a process that may
 crash, hang (10 s), take too much memory (2 GB), import modules, run code, or open files elsewhere. Python's audit events tell of
 these, and the kernel (inotify) of what libraries in C open in the directory that links and names in the data sets lead to. What
@@ -11,7 +9,6 @@ the import reads the rows into memory, which takes a tenth of the time.
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import collections
 import contextlib
@@ -22,9 +19,8 @@ import random
 import re
 import shutil
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -41,27 +37,13 @@ from diskbuffer.schema import Column
 from soak import fuzz, links
 from soak.data_sets import KINDS, Columns, Kind
 from soak.hostile_data_sets import CANARY, mutate
-from soak.table import Row
-from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.table import Row, settled, tally
+from soak.workers import Answer, Job, Pool, scratch
 
-MODULE = "soak.imports"
 WHOLE = 4  # one in so many is made a store; of the others the rows are read
 LOSSES = (
-    "arrays",
-    "attributes",
-    "episode_metadata",
-    "final_info",
-    "groups",
-    "infos",
-    "meta",
-    "metadata",
-    "others",
-    "strings",
-    "subtasks",
-    "tags",
-    "tasks",
-    "text",
-    "texts",
+    *("arrays", "attributes", "episode_metadata", "final_info", "groups", "infos", "meta", "metadata", "others", "strings"),
+    *("subtasks", "tags", "tasks", "text", "texts"),
 )
 FINE = {
     "refused": "refused in words",
@@ -94,11 +76,9 @@ class Bench:
             shutil.rmtree(path)
 
     def do(self, job: Job) -> Answer:
-        """Import a changed data set, or make one."""
+        """Import a changed data set, or, with a negative number, one as it is."""
         kind = KINDS[job["kind"]]
-        if job["what"] == "make":
-            made(self._pristine, job["kind"])
-            return {"made": job["kind"]}
+        made(self._pristine, job["kind"])
         inside, outside = self._directory / "inside", self._directory / "outside"
         fuzz._remove(inside)
         root = inside / "set"
@@ -236,54 +216,28 @@ def same(one: Any, other: Any) -> bool:
 # The campaign
 
 
-def jobs(names: list[str], count: int, seed: int) -> Iterator[Job]:
-    """Yield as many jobs of each kind."""
-    for number in range(-(-count // len(names))):
-        for name in names:
-            yield {"what": "import", "kind": name, "number": number, "seed": seed}
-
-
-def run(pool: Pool, count: int, seed: int, names: list[str], seconds: float | None = None) -> Row:
-    """Import hostile data sets."""
-    for name in names:
-        if "made" not in pool.do({"what": "make", "kind": name}):
-            raise RuntimeError(f"the data set {name!r} could not be made")
-        pristine = pool.do({"what": "import", "kind": name, "number": -1, "seed": seed})
+def run_all(pool: Pool, count: int, seed: int) -> Row:
+    """Import hostile data sets, as many of each kind."""
+    for name in KINDS:
+        pristine = pool.do({"kind": name, "number": -1, "seed": seed})
         if pristine.get("class") not in ("imported", "refused" if name == "sb3" else "imported"):
             raise RuntimeError(f"the data set {name!r} should be imported as it is, and was not: {pristine}")
-    cases = [(job, fuzz._settled(answer)) for job, answer in pool.do_all(jobs(names, count, seed), seconds)]
-    return summary(cases)
-
-
-def summary(cases: list[tuple[Job, Answer]]) -> Row:
-    """Return what became of all of them, by format."""
-    classes = collections.Counter(answer["class"] for _, answer in cases)
-    row = Row("hostile data sets imported", len(cases), sum(classes[name] for name in BROKEN))
-    row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**FINE, **BROKEN}.items()]
+    jobs = ({"kind": name, "number": number, "seed": seed} for number in range(-(-count // len(KINDS))) for name in KINDS)
+    cases = [(job, settled(answer)) for job, answer in pool.do_all(jobs)]
+    row = tally("hostile data sets imported", cases, FINE, BROKEN)
     for name in KINDS:
         mine = collections.Counter(answer["class"] for job, answer in cases if job["kind"] == name)
-        if mine:
-            row.notes.append(f"{name}: {mine.total():,}: {', '.join(f'{n:,} {what}' for what, n in mine.most_common())}")
-    kinds: dict[str, list[tuple[Job, Answer]]] = {}
-    for job, answer in cases:
-        if answer["class"] in BROKEN:
-            error = str(answer.get("error"))
-            short = error if answer["class"] != "untyped" else error.split(" (")[-1] + error.split(":")[0]
-            kinds.setdefault(f"{job['kind']}: {answer['class']}: {short[:150]}", []).append((job, answer))
-    for name, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        job, answer = found[0]
-        row.notes.append(f"{len(found)} times {name}; number {job['number']}, {str(answer.get('done'))[:300]}")
-        row.notes.append(f"    {str(answer.get('error'))[:300]}")
+        row.notes.append(f"{name}: {mine.total():,}: {', '.join(f'{n:,} {what}' for what, n in mine.most_common())}")
     return row
 
 
-def main(count: int, seed: int = 0, minutes: float | None = None, workers: int = 2, names: list[str] | None = None) -> Row:
-    """Run the campaign."""
-    with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
-        return run(pool, count, seed, names or list(KINDS), None if minutes is None else minutes * 60)
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Import 20,000 data sets, times `scale`."""
+    with scratch() as name, Pool("soak.imports", name) as pool:
+        return run_all(pool, round(20_000 * scale), seed)
 
 
-def warm(names: Iterable[str]) -> None:
+def warm(names: Iterable[str] = tuple(sorted(KINDS.keys() - {"rlds"}))) -> None:
     """Import and compile what is needed, also for what is refused, so that what happens later is a data set's doing."""
     logging.disable()
     from PIL import Image
@@ -291,11 +245,11 @@ def warm(names: Iterable[str]) -> None:
     Image.init()  # which imports readers of all formats, as soon as one is not known
     for name in ("utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "idna"):  # which JSON may have
         codecs.lookup(name)
-    with scratch_directory() as name:
+    with scratch() as base:
         for kind in names:
-            root, of = made(Path(name), kind), KINDS[kind]
+            root, of = made(base, kind), KINDS[kind]
             for n in range(6):
-                inside, outside = Path(name) / "inside" / "set", Path(name) / "outside"
+                inside, outside = base / "inside" / "set", base / "outside"
                 shutil.copytree(root, inside)
                 shutil.copytree(root, outside)
                 if n:
@@ -308,37 +262,11 @@ def warm(names: Iterable[str]) -> None:
                 shutil.rmtree(outside)
 
 
-def child(directory: Path) -> Bench:
-    """Return what does the jobs, in the process that does them. The threads of ArrayRecord do not survive a fork."""
+def child(directory: Path) -> Callable[[Job], Answer]:
+    """Return what imports data sets. The threads of ArrayRecord do not survive a fork."""
     warm(["rlds"])
     modules = directory.parent / "modules"
     modules.mkdir(exist_ok=True)
     (modules / f"{CANARY}.py").write_text("")
     sys.path.append(str(modules))
-    return Bench(directory)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--number", type=int, help="only this case, of the kind that --only names, in this process")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        serve_at: Path = given.serve
-        serve(lambda: warm(name for name in KINDS if name != "rlds"), lambda: child(serve_at).do)
-    elif given.number is not None:
-        with scratch_directory() as scratch:
-            (Path(scratch) / "bench").mkdir()
-            warm(given.only)
-            bench = child(Path(scratch) / "bench")
-            bench.do({"what": "make", "kind": given.only[0]})
-            print(bench.do({"what": "import", "kind": given.only[0], "number": given.number, "seed": given.seed}), flush=True)
-    else:
-        begin = time.monotonic()
-        print(main(given.count, given.seed, given.minutes, given.workers, given.only), flush=True)
-        print(f"{time.monotonic() - begin:.0f} s")
+    return Bench(directory).do

@@ -1,24 +1,19 @@
 """Real kills: a writer process gets SIGKILL at random instants, over and over, and nothing that it knew of may be lost.
 
-    python -m soak.kills --count 1000 --seed 0 [--minutes 10] [--workers 2] [--keep DIR] [--directory DIR]
-
 The writer adds, extends, seals, flushes, writes columns, maps, tags, closes and opens again, by turns, in stores whose segments
 are tiny, so that one is sealed or evicted at every moment. Half of the kills come in a call that was drawn before. After each,
 zarr-python and tensorstore read the store as it was left; then it is opened, by us, and compared with what the writer knew of.
 Every other time that is a reader only, so that the next writer finds what the kill left, and may be killed while it recovers it.
-A kill's instant cannot be drawn from a seed: with ``--keep`` a store that is not as it should be is kept as the kill left it.
+A kill's instant cannot be drawn from a seed: a store that is not as it should be is kept, as the kill left it, in soak/broken.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
-import json
-import os
 import shutil
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +22,13 @@ import tensorstore
 import zarr
 
 import diskbuffer as db
-from soak.table import Row
-from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.table import SHOWN, Row
+from soak.workers import Answer, Job, Pool, scratch
 from tests.support.experience import Array, Experience, heads_of, steps_of
 from tests.support.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
 
-MODULE = "soak.kills"
 KILLS = 10  # of one store
-NOTES = 12  # broken cases that are told in full
+BROKEN = Path(__file__).parent / "broken"
 READ = 64  # rows of every array that tensorstore reads
 CHECKED_EVERY = 3  # kills, after which diskbuffer.check looks, too
 MENDED = "opening mends it"  # what check says of metadata where a kill came between those of two arrays
@@ -136,16 +130,13 @@ def read_with_others(path: Path, rng: np.random.Generator) -> None:
             raise WrongError(f"tensorstore and zarr-python disagree on {name}")
 
 
-def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
-    """Compare what a buffer holds with what was acknowledged."""
+def compare(buffer: db.ReplayBuffer, world: Experience, known: Known, *, tags: bool = True) -> None:
+    """Compare what a buffer holds with what was acknowledged, perhaps with the tags that writers give."""
     heads, steps = heads_of(buffer), steps_of(buffer)
-    lost = sum(
-        max(0, _steps_before(world, s, int(a)) - _steps_before(world, s, int(b)))
-        for s, (a, b) in enumerate(zip(known.heads, heads, strict=True))
-    )
-    if lost:
+    known_steps, there = (np.array([_steps_before(world, s, n) for s, n in enumerate(h.tolist())]) for h in (known.heads, heads))
+    if lost := int(np.maximum(known_steps - there, 0).sum()):
         raise WrongError(f"acknowledged up to {known.heads.tolist()}, found up to {heads.tolist()}", lost)
-    added = sum(_steps_before(world, stream, int(head)) for stream, head in enumerate(heads))
+    added = int(there.sum())
     least = added if buffer.capacity is None else min(added, buffer.capacity)
     if len(steps) < least or len(steps) != len(buffer):
         raise WrongError(f"{len(steps)} steps of {least} that must be kept", max(0, least - len(steps)))
@@ -154,15 +145,16 @@ def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
     batch = buffer.at(steps)
     for stream in range(world.n_envs):
         at = steps[steps % world.n_envs == stream] // world.n_envs
-        there = np.arange(at.min(initial=int(heads[stream])), heads[stream])
-        missing = np.setdiff1d(there[~world.is_last(stream, there)], at)
+        all_ = np.arange(at.min(initial=int(heads[stream])), heads[stream])
+        missing = np.setdiff1d(all_[~world.is_last(stream, all_)], at)
         if len(missing):
             raise WrongError(f"stream {stream} has holes, from {missing[0]} on", len(missing))
     if wrong := world.wrong(batch, buffer.frame_stack):
         raise WrongError(f"{wrong} steps have other contents than they were given", wrong)
     for name, until in ((WRITTEN, known.written), (MAPPED, known.mapped)):
         _compare_column(batch, name, until, world)
-    _compare_tags(buffer, batch, known.tagged, world)
+    if tags:
+        _compare_tags(buffer, batch, known.tagged, world)
 
 
 def _compare_column(batch: dict[str, Any], name: str, until: Array, world: Experience) -> None:
@@ -214,7 +206,7 @@ class Killer:
         while killed < job["kills"] and not broken:
             killed += 1
             try:
-                self._kill(path, world, known, rng, options, calls)
+                calls[self._kill(path, world, known, rng, options)] += 1
                 shutil.rmtree(left, ignore_errors=True)
                 if path.exists():
                     shutil.copytree(path, left)
@@ -228,15 +220,7 @@ class Killer:
         counts = {"kills": killed, "lost": lost, "unopened": unopened, "acknowledged": known.steps}
         return {**counts, "in": calls, "broken": broken}
 
-    def _kill(
-        self,
-        path: Path,
-        world: Experience,
-        known: Known,
-        rng: np.random.Generator,
-        options: dict[str, Any],
-        calls: collections.Counter[str],
-    ) -> None:
+    def _kill(self, path: Path, world: Experience, known: Known, rng: np.random.Generator, options: dict[str, Any]) -> str:
         writers = self._writers
         writers.start(path, world, "everything", seed=int(rng.integers(2**31)), threads=1, **options)
         what = str(rng.choice(DOING))
@@ -254,14 +238,13 @@ class Killer:
         finally:
             assert writers.account is not None
             known.take(writers.account)
-        calls[DOING[max(0, int(writers.account.last[0]))]] += 1
+        return DOING[max(0, int(writers.account.last[0]))]
 
     def _tell(self, job: Job, number: int, left: Path, error: Exception) -> str:
-        kept = ""
-        if job["keep"] and left.exists():
-            kept = str(Path(job["keep"]) / f"kills-{job['seed']}-{job['store']}-{number}")
+        kept = BROKEN / f"kills-{job['seed']}-{job['store']}-{number}"
+        if left.exists():
             shutil.copytree(left, kept, dirs_exist_ok=True)
-            (Path(kept) / "_why.txt").write_text("".join(traceback.format_exception(error)))
+            (kept / "_why.txt").write_text("".join(traceback.format_exception(error)))
         what = str(error) if isinstance(error, WrongError) else "".join(traceback.format_exception(error)[-3:])
         return f"seed {job['seed']}, store {job['store']} ({job['kind']}), kill {number}: {what} {kept}"
 
@@ -269,76 +252,34 @@ class Killer:
 # The campaign
 
 
-def jobs(count: int, seed: int, kills: int, keep: str) -> Iterator[Job]:
+def jobs(count: int, seed: int) -> Iterator[Job]:
     """Yield a job for each store."""
-    kinds = list(KINDS)
-    for store, first in enumerate(range(0, count, kills)):
-        yield {
-            "store": store,
-            "seed": seed,
-            "kind": kinds[store % len(kinds)],
-            "kills": min(kills, count - first),
-            "keep": keep,
-        }
+    kinds, each = list(KINDS), min(KILLS, -(-count // 5))
+    for store, first in enumerate(range(0, count, each)):
+        yield {"store": store, "seed": seed, "kind": kinds[store % len(kinds)], "kills": min(each, count - first)}
 
 
-def main(
-    scale: float = 1.0,
-    *,
-    seed: int = 0,
-    minutes: float | None = None,
-    workers: int = 2,
-    kills: int = KILLS,
-    keep: str = "",
-    directory: str | None = None,
-) -> Row:
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Kill 1,000 writers, times `scale`."""
-    total: collections.Counter[str] = collections.Counter()
-    calls: collections.Counter[str] = collections.Counter()
-    broken: list[str] = []
-    seconds = None if minutes is None else minutes * 60
-    with scratch_directory(directory) as name, Pool(MODULE, Path(name), workers, timeout=300) as pool:
-        for job, answer in pool.do_all(jobs(max(1, round(1000 * scale)), seed, kills, keep), seconds):
-            if "broken" not in answer:
-                broken.append(f"{json.dumps(job)}: {answer}")
-                continue
-            total.update({what: answer[what] for what in ("kills", "lost", "unopened", "acknowledged")})
-            calls.update(answer["in"])
-            broken += answer["broken"]
+    total, calls, broken = collections.Counter[str](), collections.Counter[str](), list[str]()
+    with scratch() as name, Pool("soak.kills", name, timeout=300) as pool:
+        for job, answer in pool.do_all(jobs(max(1, round(1000 * scale)), seed)):
+            calls.update(answer.pop("in", {}))
+            broken += answer.pop("broken", [f"{job}: {answer}"])
+            total.update({what: n for what, n in answer.items() if isinstance(n, int)})
     notes = [
         f"{total['acknowledged']:,} steps acknowledged, {total['lost']:,} lost; {total['unopened']:,} stores not to be opened",
         "killed in " + ", ".join(f"{what} {n}" for what, n in calls.most_common()),
     ]
-    return Row("real kills (SIGKILL)", total["kills"], len(broken), [*notes, *broken[:NOTES]])
+    return Row("real kills (SIGKILL)", total["kills"], len(broken), [*notes, *broken[:SHOWN]])
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="kills")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--keep", default="", help="directory for stores that are broken, as the kill left them")
-    parser.add_argument("--directory", help="where the stores are; in memory, if there is such a place")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        place: Path = given.serve
+def warm() -> None:
+    """Compile what reads."""
+    with scratch() as name:
+        Experience().open(name / "store", threads=1).close()
 
-        def warm() -> None:
-            """Compile what reads."""
-            with scratch_directory() as name:
-                Experience().open(Path(name) / "store", threads=1).close()
 
-        serve(warm, lambda: Killer(place).do)
-    else:
-        print(
-            main(
-                given.count / 1000,
-                seed=given.seed,
-                minutes=given.minutes,
-                workers=given.workers,
-                keep=given.keep,
-                directory=given.directory,
-            )
-        )
+def child(directory: Path) -> Callable[[Job], Answer]:
+    """Return what kills writers."""
+    return Killer(directory).do

@@ -1,23 +1,19 @@
-"""Writers with a small capacity beside a learner that writes columns: ``python -m soak.learners --count 2000 --seed 0``.
+"""Writers with a small capacity beside a learner that writes columns.
 
 A schedule draws, from its seed, what writers and a learner of one directory do, one after the other and in the middle of each
 other's file operations: add, clear, flush, end, come back; write, tag, set priorities, map, flush while syncs fail, refresh, hand
 over to a reader that was there. Then all of them are killed, or cut off from power, some of them in the middle of a call. What is
 left is opened again, and every value of every step compared with a model. In one of four schedules buffers are dropped instead of
-closed. A schedule that broke can be had again: ``--only 17``.
+closed.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import gc
-import multiprocessing
-import os
 import shutil
 import threading
-import time
 import traceback
 import warnings
 from collections import Counter, defaultdict
@@ -31,17 +27,13 @@ import numpy as np
 import diskbuffer as db
 from diskbuffer.gathering.description import STREAMS, read_description
 from diskbuffer.store.system.files import Files
-from soak.crashes import scratch
-from soak.table import Row
+from soak.table import Row, seeded
+from soak.workers import scratch
 from tests.support.simulated_disk import Disk, Kind, build
 from tests.support.tracing import Fault, Trace
 from tests.support.workloads import Gate, boot
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SCHEDULES = 2000
-EACH = 50  # schedules in one process
-PATIENCE = 300.0  # seconds that one may take
-SHOWN = 20
 PLACES = ("make_directory", "create", "create_mapped", "map", "sync", "rename", "remove", "replace_contents", "stat")
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 KINDS = ("score", "return", "priority", "tag")
@@ -55,17 +47,10 @@ class BrokenError(Exception):
 
 @dataclass
 class Written:
-    """What a column has had at a step, oldest first.
+    """What a column has had at a step, oldest first, and the places of some of it in that list.
 
-    Attributes
-    ----------
-    values : list
-    low : int
-        The index of the oldest one that may be there now; older than the newest after a call that failed on the way.
-    durable : int
-        Of the oldest one that may be there after a power loss.
-    lost : int
-        Of the newest one that a sync which failed may have dropped; nobody promises more of it in the next learner's life.
+    `low` is the oldest one that may be there now, `durable` the oldest that may be after a power loss, `lost` the newest that a
+    sync which failed may have dropped: nobody promises more of it in the next learner's life.
     """
 
     values: list[Any] = field(default_factory=lambda: [0])
@@ -81,22 +66,12 @@ class Written:
 
 
 class Model:
-    """What there must be.
-
-    Attributes
-    ----------
-    named : dict of int to int
-        Which step each name was given to, by the number that the step's action has.
-    kept : set of int
-        Steps that a writer keeps, as it was last looked at.
-    columns : dict of str to dict of int to Written
-    """
+    """What there must be."""
 
     def __init__(self) -> None:
-        self.named: dict[int, int] = {}
+        self.named: dict[int, int] = {}  # the step that each name was given to, by the number that its action has
         self.name_of: dict[int, int] = {}
         self.episode_of: dict[int, int] = {}
-        self.over: set[int] = set()  # episodes
         self.members: dict[int, list[int]] = defaultdict(list)  # steps of each episode
         self.next_step = self.next_episode = 1
         self.kept: dict[str, set[int]] = defaultdict(set)  # by writer
@@ -128,22 +103,23 @@ class Model:
 
     def flush(self) -> None:
         """Note that all that was written is on the disk."""
-        for written in self.columns.values():
-            for one in written.values():
-                if one.low > one.lost:
-                    one.durable = one.low
+        for one in self._every():
+            if one.low > one.lost:
+                one.durable = one.low
 
     def lose(self) -> None:
         """Note that a sync failed: what it was to bring to the disk may never get there."""
-        for written in self.columns.values():
-            for one in written.values():
-                one.lost = len(one.values) - 1
+        for one in self._every():
+            one.lost = len(one.values) - 1
 
     def remember(self) -> None:
         """Count all that was written as on the disk."""
+        for one in self._every():
+            one.durable, one.lost = one.low, -1
+
+    def _every(self) -> Iterator[Written]:
         for written in self.columns.values():
-            for one in written.values():
-                one.durable, one.lost = one.low, -1
+            yield from written.values()
 
 
 class _LearnersFault(Fault):
@@ -188,7 +164,6 @@ class Schedule:
         self._busy = ""  # the writer that is being opened, or closed
         self._later: list[Callable[[], None]] = []
         self._known = set[str]()  # writers that are gone, and of which nobody has evicted anything since they were looked at
-        self._running: dict[tuple[str, int], int] = {}  # the episode that runs in each environment
         self.log: list[str] = []
         self.counts = Counter[str]()
 
@@ -362,6 +337,7 @@ class Schedule:
 
     # Writers
 
+    @property
     def _root(self) -> Path:
         return self._base / "all"
 
@@ -370,11 +346,11 @@ class Schedule:
             self.log.append(f"{name} opens")
             capacity, self._busy = self._capacity, name
             self._open[name] = db.ReplayBuffer(
-                self._root(), capacity, columns=COLUMNS, n_envs=self._envs[name], writer=name, segment_rows=self._rows,
+                self._root, capacity, columns=COLUMNS, n_envs=self._envs[name], writer=name, segment_rows=self._rows,
                 autoreset="disabled", threads=1, seed=0,
             )  # fmt: skip
             self._busy = ""
-            entry = read_description(Files(self._root())).find(name)
+            entry = read_description(Files(self._root)).find(name)
             assert entry is not None
             self._first[name] = entry.first_stream
             self._look_at(name)
@@ -409,14 +385,9 @@ class Schedule:
         model = self.model
         numbers = list(range(model.next_step, model.next_step + n))
         model.next_step += n
-        before = self._running.pop((name, env), None)
-        if before is not None:
-            model.over.add(before)
         episode, model.next_episode = model.next_episode, model.next_episode + 1
         model.episode_of |= dict.fromkeys(numbers, episode)
         model.members[episode] = numbers
-        if not ends:
-            self._running[name, env] = episode
         model.adding[name].update(numbers)
         self._known.clear()
         self.log.append(f"{name} adds {numbers[0]} to {numbers[-1]} in {env}, {'which ends' if ends else 'which runs'}")
@@ -428,8 +399,6 @@ class Schedule:
                 obs=obs, action=actions, reward=actions.astype(np.float32), truncated=truncated, env=env, new_episode=True
             )
         self._known.clear()
-        if ends:
-            model.over.add(episode)
         if self._boot == 1 and not self._nested:  # how many steps each has is a hint that a power loss may take
             self._look_at(name)
             streams = sum(self._envs.values())
@@ -449,8 +418,6 @@ class Schedule:
         name = self._any_writer()
         if name in self._open:
             self.log.append(f"{name} clears")
-            for env in range(self._envs[name]):
-                self.model.over.add(self._running.pop((name, env), 0))
             self.model.cleared |= self.model.kept[name] | self.model.adding[name]
             self._open[name].clear()
 
@@ -480,13 +447,14 @@ class Schedule:
     def _learn(self) -> db.ReplayBuffer:
         if self._learner is None:
             self.log.append("the learner opens")
-            self._learner, self._sampler = db.ReplayBuffer(self._root(), mode="r", threads=1, seed=0), None
+            self._learner, self._sampler = db.ReplayBuffer(self._root, mode="r", threads=1, seed=0), None
         return self._learner
 
-    def _some(self, learner: db.ReplayBuffer) -> list[int]:
-        """Return some of the steps that the learner sees, by name."""
-        there = learner.steps()
-        return [int(n) for n in self._rng.permutation(there)[: int(self._rng.integers(1, 40))]]
+    def _some(self, learner: db.ReplayBuffer, names: list[int] | None = None) -> dict[int, int]:
+        """Return the numbers of steps that the learner sees by their names, of some where none are given."""
+        if names is None:
+            names = self._rng.permutation(learner.steps())[: int(self._rng.integers(1, 40))].tolist()
+        return dict(zip(names, self._numbers(learner, names), strict=False))
 
     def _numbers(self, learner: db.ReplayBuffer, names: Sequence[int]) -> list[int]:
         """Return the numbers of steps that the learner sees, of which some may be new to the model."""
@@ -551,7 +519,7 @@ class Schedule:
                     continue
                 if name not in self._open and name not in self._known and name in self._first:
                     self._known.add(name)
-                    with db.ReplayBuffer(self._root(), mode="r", writer=name, threads=1) as buffer:
+                    with db.ReplayBuffer(self._root, mode="r", writer=name, threads=1) as buffer:
                         own = buffer.steps()
                         self.model.kept[name] = set(buffer.at(own)["action"].tolist()) if len(own) else set()
         finally:
@@ -581,11 +549,9 @@ class Schedule:
 
     def _write(self, faults: bool) -> None:
         learner = self._learn()
-        names, version = self._some(learner), self._next_version()
-        if not names:
+        numbers, version = self._some(learner), self._next_version()
+        if not (names := list(numbers)):
             return
-        numbers = dict(zip(names, self._numbers(learner, names), strict=False))
-        names = list(numbers)
         self.log.append(f"the learner writes version {version} to {names}")
         values = np.array([numbers[name] * 10_000 + version for name in names])
         with self._faulty(faults, 0.2):
@@ -611,9 +577,8 @@ class Schedule:
                 return
             finally:
                 self.model.maxima.add(sampler._largest)
-            names = np.unique(batch["steps"].numpy()).tolist() if self._rng.random() < 0.5 else self._some(learner)
-            numbers = dict(zip(names, self._numbers(learner, names), strict=False))
-            names = list(numbers)
+            drawn = np.unique(batch["steps"].numpy()).tolist() if self._rng.random() < 0.5 else None
+            names = list(numbers := self._some(learner, drawn))
             self.log.append(f"the learner sets priorities of version {version} of {names}")
             errors = np.array([self._priority(numbers[name], version) for name in names])
             try:
@@ -709,7 +674,7 @@ class Schedule:
         """Have a reader that is there all the time see what the learner wrote."""
         if self._reader is None:
             self.log.append("a reader opens")
-            self._reader = db.ReplayBuffer(self._root(), mode="r", threads=1, seed=0)
+            self._reader = db.ReplayBuffer(self._root, mode="r", threads=1, seed=0)
         self.log.append("a reader's view is compared")
         self._reader.refresh()
         self.compare(self._reader)
@@ -755,22 +720,28 @@ class Schedule:
         actions, found = batch["action"].tolist(), batch["steps"].tolist()
         for name, action in zip(found, actions, strict=True):
             model.name(name, action)
-        kept, names_of_tags = model.every_kept(), ("", *buffer.episodes.tag_names)
+        kept = model.every_kept()
+        for kind, action, seen in self._values(buffer, batch):
+            written = model.columns[kind].get(action) or Written()
+            low = written.durable if power else written.low
+            if power and action not in kept:
+                low = 0
+            allowed = written.values[low:] if low else [0, *written.values]
+            if seen in allowed or (kind == "priority" and 0 in allowed and seen in model.maxima):
+                continue
+            whose = "zero" if seen == 0 else str(seen)
+            whose += " of another step" if kind == "score" and seen and seen // 10_000 != action else ""
+            raise BrokenError(f"{kind} of step {action}, {model.name_of.get(action)}, is {whose}, expected one of {allowed}")
+        self.counts["values"] += len(actions) * len(KINDS)
+
+    @staticmethod
+    def _values(buffer: db.ReplayBuffer, batch: dict[str, Any]) -> Iterator[tuple[str, int, Any]]:
+        """Yield each value of a batch, with its kind and its step's number; 0 where nothing was written."""
+        actions, tags = batch["action"].tolist(), ("", *buffer.episodes.tag_names)
         for kind in KINDS:
             values = batch[kind].tolist() if kind in batch else [0] * len(actions)
             for action, value in zip(actions, values, strict=True):
-                written = model.columns[kind].get(action) or Written()
-                seen = (names_of_tags[value] or 0) if kind == "tag" else value
-                low = written.durable if power else written.low
-                if power and action not in kept:
-                    low = 0
-                allowed = written.values[low:] if low else [0, *written.values]
-                if seen in allowed or (kind == "priority" and 0 in allowed and seen in model.maxima):
-                    continue
-                whose = "zero" if seen == 0 else str(seen)
-                whose += " of another step" if kind == "score" and seen and seen // 10_000 != action else ""
-                raise BrokenError(f"{kind} of step {action}, {model.name_of.get(action)}, is {whose}, expected one of {allowed}")
-        self.counts["values"] += len(actions) * len(KINDS)
+                yield kind, action, (tags[value] or 0) if kind == "tag" else value
 
     def _come_back(self) -> None:
         for name in self._rng.permutation(self._writers).tolist():
@@ -779,18 +750,18 @@ class Schedule:
     def _judge(self, power: bool) -> None:
         """Open what is left, and compare everything; the writers come back before a learner does, or after it."""
         model = self.model
-        if not (self._root() / "zarr.json").exists():
+        if not (self._root / "zarr.json").exists():
             if not power or model.flushed:
                 raise BrokenError("the directory is gone")
             return
         first = bool(self._rng.random() < 0.5)
         if first:
-            with db.ReplayBuffer(self._root(), mode="r", threads=1) as learner:
+            with db.ReplayBuffer(self._root, mode="r", threads=1) as learner:
                 self.compare(learner, power=power)
         kept, adding = model.every_kept(), set().union(*model.adding.values())
         for name in self._writers:
-            if (self._root() / name).exists():
-                self._open_after(name)
+            if (self._root / name).exists():
+                self._writer(name)
         there = model.every_kept()
         missing = kept - adding - there
         if missing and not power:
@@ -800,38 +771,24 @@ class Schedule:
         self._settle(learner, power)
         for name in self._writers:
             model.adding[name].clear()
-        self._running.clear()
         if self._rng.random() < 0.5:
             self._end_learner(False)
 
-    def _open_after(self, name: str) -> None:
-        buffer = self._writer(name)
-        own = buffer.steps()
-        self.model.kept[name] = set(buffer.at(own, columns=["action"])["action"].tolist()) if len(own) else set()
-
     def _settle(self, learner: db.ReplayBuffer, power: bool) -> None:
         """Take what is there for what was written."""
-        model, names = self.model, learner.steps()
-        batch = learner.at(names) if len(names) else {}
-        actions = batch["action"].tolist() if len(names) else []
-        there = set(actions)
-        names_of_tags = ("", *learner.episodes.tag_names)
-        for kind in KINDS:
-            values = batch[kind].tolist() if kind in batch else [0] * len(actions)
-            for action, value in zip(actions, values, strict=True):
-                seen = (names_of_tags[value] or 0) if kind == "tag" else value
-                written = model.columns[kind][action]
-                if power or len(written.values) - 1 > written.low:
-                    written.values.append(seen)
-                    written.low = len(written.values) - 1
-                    if power:
-                        written.values, written.low, written.durable, written.lost = [seen], 0, 0, -1
-                if kind == "priority":
-                    model.maxima.add(seen)
+        model, names, there = self.model, learner.steps(), set[int]()
+        for kind, action, seen in self._values(learner, learner.at(names)) if len(names) else ():
+            there.add(action)
+            written = model.columns[kind][action]
+            if power:
+                written.values, written.low, written.durable, written.lost = [seen], 0, 0, -1
+            elif len(written.values) - 1 > written.low:
+                written.write(seen)
+            if kind == "priority":
+                model.maxima.add(seen)
         for step in set(model.name_of) - there:
-            for kind in KINDS:
-                model.columns[kind].pop(step, None)
-        model.over |= set(model.members)
+            for written_of in model.columns.values():
+                written_of.pop(step, None)
 
     def _let_go(self) -> None:
         """Forget the buffers of a process that is gone."""
@@ -866,62 +823,12 @@ def run(seed: int, number: int) -> tuple[str, dict[str, int]]:
         return "", dict(schedule.counts)
 
 
-def _in_fork(seed: int, numbers: range) -> Iterator[tuple[str, dict[str, int]]]:
-    """Run schedules in a fork, up to one that takes it down."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-
-    def child() -> None:
-        for number in numbers:
-            theirs.send(run(seed, number))
-        theirs.close()
-        os._exit(0)
-
-    process = context.Process(target=child)
-    process.start()
-    theirs.close()
-    try:
-        for _ in numbers:
-            if not ours.poll(PATIENCE):
-                yield "it hangs", {}
-                break
-            yield ours.recv()
-    except EOFError:
-        process.join()
-        yield f"it ends the process with {process.exitcode}", {}
-    finally:
-        process.kill()
-        process.join()
+def warm() -> None:
+    """Compile what is needed."""
+    run(0, 10**6)
 
 
-def main(scale: float = 1.0, *, seed: int = 0, count: int | None = None, first: int = 0) -> Row:
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Run 2,000 schedules, times `scale`."""
-    count, broken, figures = round(SCHEDULES * scale) if count is None else count, list[str](), Counter[str]()
-    run(seed, 10**6)  # what is compiled is compiled before the first fork
-    gc.collect()
-    gc.freeze()  # or looking for dropped buffers takes most of the time
-    number = first
-    while number < first + count:
-        for found, counts in _in_fork(seed, range(number, min(number + EACH, first + count))):
-            figures.update(counts)
-            if found:
-                broken.append(f"schedule {number}: {found}")
-            number += 1
-    gc.unfreeze()
-    notes = [", ".join(f"{n:,} {what}" for what, n in sorted(figures.items())), *broken[:SHOWN]]
-    return Row("writers beside a learner that writes columns, killed or cut off from power", count, len(broken), notes)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=SCHEDULES)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first schedule")
-    parser.add_argument("--only", type=int, help="run this schedule alone, in this process")
-    options = parser.parse_args()
-    begun = time.monotonic()
-    if options.only is not None:
-        print(run(options.seed, options.only)[0] or "nothing is wrong")
-    else:
-        print(main(seed=options.seed, count=options.count, first=options.first))
-    print(f"{time.monotonic() - begun:.1f} s")
+    title = "writers beside a learner that writes columns, killed or cut off from power"
+    return seeded(title, "soak.learners", ((seed, n) for n in range(round(2000 * scale))), timeout=300)

@@ -1,7 +1,5 @@
 """A limiter holds its ratio while actors and learners are killed: over a million inserts, and in a thousand random schedules.
 
-    python -m soak.limiter --inserts 1000000 --schedules 1000 --seed 0 [--directory DIR]
-
 First four actors add a million steps, a call at a time, to stores under one directory. One after the other gets SIGKILL at a
 random instant, and comes back at once, or a while later. A learner takes batches from a loader that draws ahead, and comes back
 anew now and then. What it got in all is compared with what the stores have, neither of which the limiter counted.
@@ -13,19 +11,11 @@ processes see must be within its bounds, up to a call of each.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,18 +23,16 @@ import diskbuffer as db
 from diskbuffer.gathering.description import SHARED_LIMITER, read_description
 from diskbuffer.limiting import fields
 from diskbuffer.store.system.files import Files
-from soak.table import Row
-from soak.workers import scratch_directory
+from soak.crew import Crew, Nurse, errors_beside
+from soak.table import SHOWN, Row
+from soak.workers import Job, scratch
 
-MODULE = "soak.limiter"
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 RATIO, MIN_SIZE, BUFFER, ACTORS, BATCH, REOPENINGS = 4.0, 5000, 1000.0, 4, 256, 5
 WITHIN = 0.01  # of what is asked for
 STUCK = 30.0  # seconds without an insert or a sample, though both sides live
 SEGMENT_ROWS, CAPACITY = 256, 20_000
 AT_ONCE = 4  # schedules
-NOTES = 12
-_HERE = Path(__file__).resolve().parent.parent
 
 
 def act(root: Path, number: int, asked: db.SampleToInsertRatio, seed: int, largest: int) -> None:
@@ -83,8 +71,8 @@ def opened(root: Path, number: int, asked: db.SampleToInsertRatio) -> db.ReplayB
     )
 
 
-def serve(directory: Path) -> None:
-    """Fork an actor or a learner for every line of standard input, and say which process it is: all is compiled by then."""
+def prepare(directory: Path) -> None:
+    """Compile what actors and learners need."""
     asked = db.SampleToInsertRatio(4)
     with opened(directory / "warm", 0, asked) as buffer:
         for _ in range(50):
@@ -93,95 +81,15 @@ def serve(directory: Path) -> None:
         with db.ReplayBuffer(directory / "warm", mode="r", threads=1, limiter=asked) as learner:
             next(iter(learner.loader(8)))
             learner.sample(8)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            try:
-                root, given = Path(job["root"]), db.SampleToInsertRatio(**job["asked"])
-                if job["role"] == "actor":
-                    act(root, job["number"], given, job["seed"], job["size"])
-                else:
-                    learn(root, given, job["seed"], job["size"])
-            except BaseException as error:  # noqa: BLE001  it is told, and the campaign counts it
-                (Path(job["root"]).parent / f"error-{os.getpid()}").write_text(f"{job['role']}: {error!r}")
-            finally:
-                os._exit(1)
-        print(child, flush=True)
 
 
-class Nurse:
-    """The process that forks actors and learners."""
-
-    def __init__(self, directory: Path) -> None:
-        paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, "--nurse", str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": paths},
-        )
-        self._lock = threading.Lock()
-        assert self._line() == "ready"
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def fork(self, job: dict[str, Any]) -> int:
-        """Have a process begin; return which it is."""
-        assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
-            return int(self._line())
-
-    def close(self) -> None:
-        """Let it go."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()
-
-
-class Crew:
-    """Processes that are killed at random, and come back."""
-
-    def __init__(self, nurse: Nurse, jobs: list[dict[str, Any]], random: np.random.Generator, rest: float) -> None:
-        self._nurse, self._jobs, self._random, self._rest = nurse, jobs, random, rest
-        self._pids: dict[int, int] = {}
-        self._due = dict.fromkeys(range(len(jobs)), 0.0)  # when those that are not there come
-        self.kills = 0
-
-    def go_on(self, chance: float) -> None:
-        """Kill one, with a chance, and have those come back whose time it is."""
-        for n in [n for n, due in self._due.items() if due <= time.monotonic()]:
-            del self._due[n]
-            self._pids[n] = self._nurse.fork(self._jobs[n] | {"seed": int(self._random.integers(2**31))})
-        if self._pids and self._random.random() < chance:
-            self.kill(int(self._random.choice(list(self._pids))))
-
-    def kill(self, n: int) -> None:
-        """Kill one, which comes back at once, or a while later."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pids.pop(n), signal.SIGKILL)
-            self.kills += 1
-        self._due[n] = time.monotonic() + (0 if self._random.random() < 0.4 else float(self._random.uniform(0, self._rest)))
-
-    def end(self) -> None:
-        """Kill all, and wait until they are gone."""
-        pids = list(self._pids.values())
-        for n in list(self._pids):
-            self.kill(n)
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                while True:
-                    os.kill(pid, 0)
-                    time.sleep(0.005)
+def be(job: Job) -> None:
+    """Be an actor or a learner."""
+    root, asked = Path(job["root"]), db.SampleToInsertRatio(**job["asked"])
+    if job["role"] == "actor":
+        act(root, job["number"], asked, job["seed"], job["size"])
+    else:
+        learn(root, asked, job["seed"], job["size"])
 
 
 class Seen:
@@ -216,11 +124,6 @@ def stored(root: Path) -> int:
     return total
 
 
-def errors_beside(root: Path) -> list[str]:
-    """Return what processes raised."""
-    return [file.read_text() for file in sorted(root.parent.glob("error-*"))]
-
-
 def hold(directory: Path, nurse: Nurse, inserts: int, seed: int) -> Row:
     """Have so many steps be added and sampled from."""
     random, root = np.random.default_rng(seed), directory / "hold" / "all"
@@ -248,7 +151,7 @@ def hold(directory: Path, nurse: Nurse, inserts: int, seed: int) -> Row:
         f"seed {seed}: {count:,} inserts and {delivered:,} samples, a ratio of {found:.4f} where {RATIO:g} is asked for "
         f"({100 * (found / RATIO - 1):+.3f} %); {crew.kills} kills, {openings} learners one after the other; surplus at most "
         f"{worst:,.0f} of {bound:,.0f}; {time.monotonic() - begun:.0f} s",
-        *[f"seed {seed}: {error}" for error in errors[:NOTES]],
+        *[f"seed {seed}: {error}" for error in errors[:SHOWN]],
     ]
     return Row("the ratio held while actors are killed: inserts", count, broken, notes)
 
@@ -317,35 +220,18 @@ def schedule(directory: Path, nurse: Nurse, seed: int) -> tuple[str | None, int]
     ), crew.kills
 
 
-def main(
-    scale: float = 1.0, seed: int = 0, inserts: int = 1_000_000, schedules: int = 1000, directory: str | None = None
-) -> Iterator[Row]:
-    """Run both; yield the table's rows."""
-    with scratch_directory(directory) as name:
-        nurse = Nurse(Path(name))
+def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
+    """Have 1,000,000 steps be added, and run 1,000 schedules, times `scale`."""
+    with scratch() as name:
+        nurse = Nurse("soak.limiter", name)
         try:
-            yield hold(Path(name), nurse, round(inserts * scale), seed)
-            count, begun = max(1, round(schedules * scale)), time.monotonic()
+            yield hold(name, nurse, round(1_000_000 * scale), seed)
+            count, begun = max(1, round(1000 * scale)), time.monotonic()
             seeds = range(seed * 1_000_000, seed * 1_000_000 + count)
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                found = list(pool.map(lambda each: schedule(Path(name), nurse, each), seeds))
+                found = list(pool.map(lambda each: schedule(name, nurse, each), seeds))
             notes, kills = [wrong for wrong, _ in found if wrong is not None], sum(killed for _, killed in found)
             told = f"{kills:,} kills in {time.monotonic() - begun:.0f} s"
-            yield Row("schedules of actors and learners: no deadlock", count, len(notes), [told, *notes[:NOTES]])
+            yield Row("schedules of actors and learners: no deadlock", count, len(notes), [told, *notes[:SHOWN]])
         finally:
             nurse.close()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inserts", type=int, default=1_000_000)
-    parser.add_argument("--schedules", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--directory", help="where the stores are; in memory, if there is such a place")
-    parser.add_argument("--nurse", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.nurse:
-        serve(given.nurse)
-    else:
-        for row in main(seed=given.seed, inserts=given.inserts, schedules=given.schedules, directory=given.directory):
-            print(row, flush=True)

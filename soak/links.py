@@ -1,7 +1,5 @@
 """Links and hostile directories: nothing outside of a store is read, written, renamed or removed, whatever stands in it.
 
-    python -m soak.links --count 4000 --seed 0 [--minutes 10] [--workers 2]
-
 One name in a store, of those that are there and of those that may come to be there, stands for something else: a link to a file
 or a directory elsewhere, which has what the store had there and more; a link to where nothing is; a directory, a file, a pipe, a
 socket. Then everything is done with the store that can be. The place that links lead to is watched by the kernel (inotify), so
@@ -10,8 +8,6 @@ that opening it would be seen as well as changing it, and is compared with what 
 
 from __future__ import annotations
 
-import argparse
-import collections
 import contextlib
 import ctypes
 import os
@@ -20,7 +16,7 @@ import shutil
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +24,10 @@ import diskbuffer as db
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
 from soak import fuzz
-from soak.table import Row
-from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.table import Row, settled, tally
+from soak.workers import Answer, Job, Pool, scratch
 from tests.support.specimens import KINDS, make
 
-MODULE = "soak.links"
 BASES = ("pixels, closed", "flat, killed", "pixels, unsealed, killed")
 MARKS = "_segments/length/marks"
 # Names that are not there, and will be asked for, or cleared up.
@@ -49,7 +44,6 @@ _EVENTS = {
     **{0x1: "read", 0x2: "written", 0x4: "changed", 0x8: "closed after writing", 0x10: "closed", 0x20: "opened"},
     **{0x40: "renamed", 0x80: "renamed", 0x100: "created", 0x200: "removed", 0x400: "removed", 0x800: "moved"},
 }
-NOTES = 12
 
 
 class Watch:
@@ -109,16 +103,8 @@ class Bench:
         self._pristine = directory.parent / "pristine"
 
     def do(self, job: Job) -> Answer:
-        """Do a job."""
-        if job["what"] == "make":
-            root = self._pristine / job["kind"]
-            if not root.exists():
-                make(root, job["kind"], job["seed"])
-                _mark(root, killed=KINDS[job["kind"]].killed)
-            return {"made": job["kind"]}
-        return self._hostile(job)
-
-    def _hostile(self, job: Job) -> Answer:
+        """Use a store in which a name stands for something else."""
+        made(self._pristine, job["kind"], job["seed"])
         scratch = self._directory / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         root, outside = scratch / "store", scratch / "outside"
@@ -245,78 +231,55 @@ def _remove_marks(root: Path) -> None:
         db.remove_mark(root, name)
 
 
-# In the parent
+# The campaign
 
 
-def jobs(count: int, seed: int, names: dict[str, list[str]]) -> Iterator[Job]:
+def names_in(root: Path) -> list[str]:
+    """Return the names in a store, of which those of directories come as often as those of files."""
+    paths = [path for path in sorted(root.rglob("*")) if not (MARKS in str(path) and path.name.startswith("c."))]
+    directories = [str(path.relative_to(root)) for path in paths if path.is_dir()]
+    files = [str(path.relative_to(root)) for path in paths if path.is_file()]
+    return files + directories * max(1, len(files) // len(directories))
+
+
+def jobs(pristine: Path, count: int, seed: int) -> Iterator[Job]:
     """Yield what is to be tried: a store, a name in it, what it stands for, and what is done then."""
-    rng = random.Random(seed)
+    names, rng = {kind: names_in(made(pristine, kind, seed)) for kind in BASES}, random.Random(seed)
     for _ in range(count):
         kind = rng.choice(BASES)
-        known = names[kind]
         yield {
-            **{"what": "hostile", "kind": kind, "name": rng.choice(ABSENT) if rng.random() < 0.35 else rng.choice(known)},
+            **{"kind": kind, "seed": seed, "name": rng.choice(ABSENT) if rng.random() < 0.35 else rng.choice(names[kind])},
             **{"way": rng.choice(WAYS), "mode": rng.choice(MODES), "back": rng.random() < 0.1},
         }
 
 
-def prepare(pool: Pool, directory: Path, seed: int) -> dict[str, list[str]]:
-    """Make specimens; return the names in each, of which those of directories come as often as those of files."""
-    found = {}
-    for kind in BASES:
-        if "made" not in pool.do({"what": "make", "kind": kind, "seed": seed}):
-            raise RuntimeError(f"the specimen {kind!r} could not be made")
-        root = directory / "pristine" / kind
-        paths = [path for path in sorted(root.rglob("*")) if not (MARKS in str(path) and path.name.startswith("c."))]
-        directories = [str(path.relative_to(root)) for path in paths if path.is_dir()]
-        files = [str(path.relative_to(root)) for path in paths if path.is_file()]
-        found[kind] = files + directories * max(1, len(files) // len(directories))
-    return found
+def made(pristine: Path, kind: str, seed: int) -> Path:
+    """Make a specimen with marks, where it is not there yet."""
+    if not (root := pristine / kind).exists():
+        make(root, kind, seed)
+        _mark(root, killed=KINDS[kind].killed)
+    return root
 
 
-def campaign(
-    pool: Pool, names: dict[str, list[str]], count: int, seed: int, seconds: float | None = None
-) -> tuple[Row, list[tuple[Job, Answer]]]:
+def campaign(pool: Pool, count: int, seed: int) -> tuple[Row, list[tuple[Job, Answer]]]:
     """Run the campaign; return its row, and every case with what came of it."""
-    cases = [(job, _settled(answer)) for job, answer in pool.do_all(jobs(count, seed, names), seconds)]
-    classes = collections.Counter(answer["class"] for _, answer in cases)
-    broken = [(job, answer) for job, answer in cases if answer["class"] in BROKEN]
-    row = Row("names in a store that stand for links, directories, pipes", len(cases), len(broken))
-    row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**fuzz.FINE, **BROKEN}.items() if classes[name]]
-    row.notes += [f"seed {seed}: {answer['class']}: {job} -> {answer.get('error', '')[:300]}" for job, answer in broken[:NOTES]]
-    return row, cases
+    cases = [(job, settled(answer)) for job, answer in pool.do_all(jobs(pool.directory / "pristine", count, seed))]
+    return tally("names in a store that stand for links, directories, pipes", cases, fuzz.FINE, BROKEN), cases
 
 
-def _settled(answer: Answer) -> Answer:
-    if "died" in answer:
-        return {"class": "crash", "error": answer["died"]}
-    return {"class": "hang", "error": f"{answer['hung']} s"} if "hung" in answer else answer
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Try 4,000 names, times `scale`."""
+    with scratch() as name, Pool("soak.links", name) as pool:
+        return campaign(pool, round(4000 * scale), seed)[0]
 
 
-def main(count: int, seed: int = 0, minutes: float | None = None, workers: int = 2) -> Row:
-    """Run the campaign with workers of its own."""
-    with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
-        names = prepare(pool, Path(name), seed)
-        return campaign(pool, names, count, seed, None if minutes is None else minutes * 60)[0]
+def warm() -> None:
+    """Compile what a store needs."""
+    with scratch() as name:
+        make(name / "store", "pixels, closed", 0)
+        fuzz.use(name / "store", "a", KINDS["pixels, closed"].n_envs, threads=1)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        place: Path = given.serve
-
-        def warm() -> None:
-            """Compile what a store needs."""
-            with scratch_directory() as name:
-                make(Path(name) / "store", "pixels, closed", 0)
-                fuzz.use(Path(name) / "store", "a", KINDS["pixels, closed"].n_envs)
-
-        serve(warm, lambda: Bench(place).do)
-    else:
-        print(main(given.count, given.seed, given.minutes, given.workers), flush=True)
+def child(directory: Path) -> Callable[[Job], Answer]:
+    """Return what uses hostile stores."""
+    return Bench(directory).do

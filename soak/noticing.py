@@ -1,4 +1,4 @@
-"""Does the crash campaign notice? ``python -m soak.noticing --seed 0``: one protection at a time is taken away, and it must fail.
+"""Does the crash campaign notice? One protection at a time is taken away, and it must fail.
 
 A protection is a sync, a checksum that is verified, or an order of two writes. Syncs are not listed by hand: a trace tells which
 function of the library asked for each, of which kind of file, and a disk is built on which all syncs of one such place never
@@ -9,17 +9,14 @@ What nothing fails without is either needless or not tested. `NEEDLESS` says whi
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import importlib
 import itertools
-import multiprocessing
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,9 +25,10 @@ from diskbuffer.errors import CorruptionError
 from soak import crashes
 from soak.judging import expect
 from soak.table import Row
+from soak.workers import Answer, Job, Pool, scratch
 from tests.support.simulated_disk import Disk, Event, Kind, Sync, Tree, build
 from tests.support.tracing import Trace
-from tests.support.workloads import WORKLOADS, Recorded, Resumed, Workload, record
+from tests.support.workloads import WORKLOADS, Recorded, Workload, record
 
 PLACES = 6  # of one kind of sync in a recording, around which crashes are looked for
 STATES = 20  # of a recording, in which a sync that is missing has changed what is left
@@ -152,7 +150,7 @@ def _points(recording: Recorded, syncs: list[int], rng: np.random.Generator) -> 
 
 def _resolve(name: str) -> tuple[Any, str]:
     module, _, path = name.partition(":")
-    owner: Any = importlib.import_module(module)
+    owner: Any = importlib.import_module(f"diskbuffer.store.{module}")
     *parents, last = path.split(".")
     for parent in parents:
         owner = getattr(owner, parent)
@@ -163,7 +161,7 @@ def _resolve(name: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Have a function of the library, ``module:Class.function``, be replaced by one that gets it as its first argument."""
+    """Have ``module:Class.function`` below `diskbuffer.store` be replaced by a function that gets it as its first argument."""
     owner, last = _resolve(name)
     raw = vars(owner)[last]
     real = getattr(owner, last)
@@ -175,57 +173,29 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
         setattr(owner, last, raw)
 
 
-def _all_good(real: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    return np.ones_like(real(*args, **keywords))
-
-
-def _nothing(_real: Callable[..., Any], *_: Any, **__: Any) -> None:
-    return None
-
-
-def _decoded(real: Callable[..., Any], *args: Any) -> int:
-    real(*args)
-    return 0
-
-
-def _none_damaged(_real: Callable[..., Any], table: Any) -> Any:
-    rows = table.column("length")
-    return rows, np.zeros(len(rows), np.bool_)
-
-
-def _taken_for_sealed(_real: Callable[..., Any], table: Any, slot: int) -> bool:
-    return bool(table.get("sealed", slot))
-
-
-def _all_taken_for_sealed(_real: Callable[..., Any], table: Any) -> Any:
-    return table.column("sealed") != 0
-
-
-def _noted_before(_real: Callable[..., Any], table: Any, slot: int) -> tuple[int, int]:
-    return table.get("first_step", slot), table.get("episode_start", slot)
-
-
-def _noted_completed(_real: Callable[..., Any], table: Any, slot: int) -> int:
-    return int(table.get("completed", slot))
-
-
-def _of_this_segment(_real: Callable[..., Any], *_: Any) -> bool:
-    return True
-
-
 CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "of rows": ("diskbuffer.store.recovery.inspection:Inspected.verified", _all_good),
-    "of chunks, when a store is recovered": ("diskbuffer.store.format.chunks:decode_entry", _decoded),
-    "of the lengths of segments": ("diskbuffer.store.segments.table:SegmentTable.used", _none_damaged),
-    "of what is sealed": ("diskbuffer.store.segments.table:SegmentTable.is_sealed", _taken_for_sealed),
-    "of files of sealed segments": ("diskbuffer.store.verification:Verification.verify_file", _nothing),
-    "of files when they are mapped": ("diskbuffer.store.verification:Verification.check", _nothing),
-    "of what came before a segment": ("diskbuffer.store.segments.table:SegmentTable.before", _noted_before),
-    "of when a segment was complete": ("diskbuffer.store.segments.table:SegmentTable.completed", _noted_completed),
-    "the identity of a shard": ("diskbuffer.store.recovery.inspection:Inspected._is_of_this_segment", _of_this_segment),
-    "of derived columns": ("diskbuffer.store.verification:Verification._check_derived", _nothing),
-    "of the note of the last writer": ("diskbuffer.store.last_writer:State._checksum", lambda _real, _state: 1),
+    "of rows": ("recovery.inspection:Inspected.verified", lambda real, *of, **how: np.ones_like(real(*of, **how))),
+    "of chunks, when a store is recovered": ("format.chunks:decode_entry", lambda real, *of: real(*of) and 0),
+    "of the lengths of segments": ("segments.table:SegmentTable.used", lambda _, table: (table.column("length"), _zeros(table))),
+    "of what is sealed": ("segments.table:SegmentTable.is_sealed", lambda _, table, slot: bool(table.get("sealed", slot))),
+    "of files of sealed segments": ("verification:Verification.verify_file", lambda *_, **__: None),
+    "of files when they are mapped": ("verification:Verification.check", lambda *_, **__: None),
+    "of what came before a segment": (
+        "segments.table:SegmentTable.before",
+        lambda _, table, slot: (table.get("first_step", slot), table.get("episode_start", slot)),
+    ),
+    "of when a segment was complete": (
+        "segments.table:SegmentTable.completed",
+        lambda _, table, slot: int(table.get("completed", slot)),
+    ),
+    "the identity of a shard": ("recovery.inspection:Inspected._is_of_this_segment", lambda *_: True),
+    "of derived columns": ("verification:Verification._check_derived", lambda *_, **__: None),
+    "of the note of the last writer": ("last_writer:State._checksum", lambda *_: 1),
 }
+
+
+def _zeros(table: Any) -> Any:
+    return np.zeros(len(table.column("length")), np.bool_)
 
 
 # Orders: of two writes the second comes first, and the moment between them is marked
@@ -261,22 +231,18 @@ def _entry_first(real: Callable[..., Any], shard: Any, *parts: Any) -> None:
 
 ORDERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "small files are replaced, not overwritten": (
-        "diskbuffer.store.system.files:Files.replace_contents",
+        "system.files:Files.replace_contents",
         _in_place,
         ("add", "derived"),
     ),
-    "a segment is free before its files are removed": ("diskbuffer.store.store:Store.evict", _removed_first, ("evict", "three")),
-    "a chunk is written before its entry": ("diskbuffer.store.segments.shard:LiveShard._write", _entry_first, ("add", "noisy")),
+    "a segment is free before its files are removed": ("store:Store.evict", _removed_first, ("evict", "three")),
+    "a chunk is written before its entry": ("segments.shard:LiveShard._write", _entry_first, ("add", "noisy")),
 }
 
 
 def states_between(recording: Recorded, rng: np.random.Generator) -> Iterator[tuple[crashes.State, Tree]]:
     """Yield what kills and power losses leave at the moments that were marked."""
-    disk, applied = recording.disk(), 0
-    for n, point in enumerate(sorted(rng.permutation(recording.trace.marked)[:TURNED].tolist())):
-        for event in recording.events[applied:point]:
-            disk.apply(event)
-        applied = point
+    for n, point, disk in crashes.walked(recording, sorted(rng.permutation(recording.trace.marked)[:TURNED].tolist())):
         for killed in (True, False):
             expected = expect(recording, point, killed=killed)
             tree = disk.crash("everything" if killed or n % 2 else "random", rng)
@@ -289,31 +255,27 @@ def states_between(recording: Recorded, rng: np.random.Generator) -> Iterator[tu
 
 def recordings(workload: Workload, seed: int) -> Iterator[tuple[Recorded, int]]:
     """Yield a workload's trace, then those of what goes on after a power loss, and after a kill; and the boot after each."""
-    with crashes.scratch() as base:
+    with scratch() as base:
         first = record(workload, seed, base)
     yield first, 2
     for killed in (False, True):
         rng = np.random.default_rng([seed, killed])
         looks = [n for n in first.trace.looks if n > len(first.events) // 3]
-        point = int(rng.choice(looks))
-        disk = first.disk()
-        for event in first.events[:point]:
-            disk.apply(event)
+        _, point, disk = next(crashes.walked(first, [int(rng.choice(looks))]))
         expected = expect(first, point, killed=killed)
         boot = 1 if killed else 2
         tree = disk.crash("everything" if killed else "random", rng)
         state = crashes.State(0, tree, expected, boot, False, False, "")
         if crashes.judged(state) is not None:  # which another campaign tells
             continue
-        some = expected.must, expected.flushed, expected.may, expected.sealed, expected.seen
-        resumed = Resumed(expected.world, *some, boot, disk if killed else None)
+        resumed = crashes.resumed(expected, boot, disk if killed else None)
         again = dataclasses.replace(workload, calls=AGAIN_CALLS)
-        with crashes.scratch() as base:
+        with scratch() as base:
             build(tree, base)
             yield record(again, seed + 1, base, resumed), boot + 1
 
 
-def notice_syncs(workload: Workload, seed: int, found: MutableMapping[str, Noticed]) -> None:
+def notice_syncs(workload: Workload, seed: int, found: dict[str, Noticed]) -> None:
     """Find syncs without which a workload's crashes break a promise; those that were found already are left out."""
     for recording, boot in recordings(workload, seed):
         for name, syncs in syncs_of(recording).items():
@@ -335,9 +297,9 @@ def _first_broken(
     return dataclasses.replace(before, tried=tried)
 
 
-def notice_checksums(workload: Workload, seed: int, found: MutableMapping[str, Noticed], names: list[str]) -> None:
+def notice_checksums(workload: Workload, seed: int, found: dict[str, Noticed], names: list[str]) -> None:
     """Find checksums without which a workload's crashes break a promise."""
-    with crashes.scratch() as base:
+    with scratch() as base:
         recording = record(workload, seed, base)
     for state in crashes.states_of(seed, 0, recording, VERIFIED):
         for name in names:
@@ -350,14 +312,14 @@ def notice_checksums(workload: Workload, seed: int, found: MutableMapping[str, N
             found[name] = dataclasses.replace(before, workload=workload.name if what else "", what=what, tried=before.tried + 1)
 
 
-def notice_order(name: str, workload: Workload, seed: int, found: MutableMapping[str, Noticed]) -> None:
+def notice_order(name: str, workload: Workload, seed: int, found: dict[str, Noticed]) -> None:
     """Find out whether an order that is turned round breaks a promise."""
     function, replacement, _ = ORDERS[name]
     before = found.get(name, Noticed(name, "order"))
     if before.what:
         return
     try:
-        with replaced(function, replacement), crashes.scratch() as base:
+        with replaced(function, replacement), scratch() as base:
             recording = record(workload, seed, base)
             states = states_between(recording, np.random.default_rng([seed, len(name)]))
             found[name] = _first_broken(before, workload, states, control=False)
@@ -365,16 +327,22 @@ def notice_order(name: str, workload: Workload, seed: int, found: MutableMapping
         found[name] = dataclasses.replace(before, workload=workload.name, what=f"while it ran: {error}"[:160])
 
 
-def _do(task: tuple[str, str, int], found: MutableMapping[str, Noticed]) -> None:
-    what, name, seed = task
-    found = _Kept(found)
-    workload = dataclasses.replace(next(one for one in WORKLOADS if one.name == name), calls=CALLS)
-    if what == "syncs":
-        notice_syncs(workload, seed, found)
-    elif what == "checksums":
-        notice_checksums(workload, seed, found, list(CHECKSUMS))
-    else:
-        notice_order(what, workload, seed, found)
+def child(_: Path) -> Callable[[Job], Answer]:
+    """Return what takes protections away, those that are `known` to be noticed left out."""
+
+    def do(job: Job) -> Answer:
+        known = {name: Noticed(name, "sync", what="known") for name in job["known"]}
+        (what, name, seed), found = job["task"], dict[str, Noticed](known)
+        workload = dataclasses.replace(next(one for one in WORKLOADS if one.name == name), calls=CALLS)
+        if what == "syncs":
+            notice_syncs(workload, seed, found)
+        elif what == "checksums":
+            notice_checksums(workload, seed, found, list(CHECKSUMS))
+        else:
+            notice_order(what, workload, seed, found)
+        return {"found": [dataclasses.asdict(one) for name, one in found.items() if name not in known]}
+
+    return do
 
 
 def tasks(seed: int, rounds: int) -> Iterator[tuple[str, str, int]]:
@@ -387,36 +355,17 @@ def tasks(seed: int, rounds: int) -> Iterator[tuple[str, str, int]]:
                 yield what, workload.name, seed + n
 
 
-class _Kept(dict[str, Noticed]):
-    """What one process found so far, and what others did: nothing that was noticed is forgotten."""
-
-    def __init__(self, shared: Any) -> None:
-        super().__init__(shared)
-        self._shared = shared
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._shared.get(name, default)
-
-    def __setitem__(self, name: str, noticed: Noticed) -> None:
-        there = self._shared.get(name)
-        if there is None or not there.what:
-            self._shared[name] = noticed
-
-
-def run(seed: int, rounds: int = 1, processes: int = 2, minutes: float | None = None) -> list[Noticed]:
-    """Take every protection away in turn; return what noticed."""
-    until = time.monotonic() + 60 * (minutes or 1e6)
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, context.Pool(processes, maxtasksperchild=1) as pool:
-        found: Any = manager.dict()
-        waiting = [pool.apply_async(_do, (task, found)) for task in tasks(seed, rounds)]
-        for one in waiting:
-            try:
-                one.get(max(0.0, until - time.monotonic()))
-            except multiprocessing.TimeoutError:
-                pool.terminate()
-                break
-        return sorted(found.values(), key=lambda one: (one.kind, not one.what, one.name))
+def run(seed: int, rounds: int = 1, seconds: float | None = None) -> tuple[list[Noticed], list[str]]:
+    """Take every protection away in turn; return what noticed, and which tasks failed."""
+    found, failed = dict[str, Noticed](), list[str]()
+    jobs = ({"task": task, "known": [name for name, one in list(found.items()) if one.what]} for task in tasks(seed, rounds))
+    with scratch() as base, Pool("soak.noticing", base, timeout=7200) as pool:
+        for job, answer in pool.do_all(jobs, seconds):
+            failed += [] if "found" in answer else [f"{job['task']}: {answer}"]
+            for one in (Noticed(**told) for told in answer.get("found", [])):
+                before = found.get(one.name, Noticed(one.name, one.kind))
+                found[one.name] = dataclasses.replace(before if before.what else one, tried=before.tried + one.tried)
+    return sorted(found.values(), key=lambda one: (one.kind, not one.what, one.name)), failed
 
 
 def table(found: list[Noticed]) -> list[str]:
@@ -435,31 +384,11 @@ def _why(one: Noticed) -> str:
     return NEEDLESS.get(one.name, "")
 
 
-def row(found: list[Noticed]) -> Row:
-    """Return the campaign as a row of the table."""
-    missed = [one for one in found if not one.what and not _why(one)]
-    return Row("protections of which the crash campaign notices that they are gone", len(found), len(missed), table(found))
-
-
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Take every protection away in turn, with one seed of every workload; with a smaller scale for fewer minutes."""
-    if scale >= 1:
-        return row(run(seed, round(scale)))
-    found = row(run(seed, minutes=60 * scale))
-    return dataclasses.replace(found, broken=0, notes=[*found.notes, "a short run: what was not noticed counts for nothing"])
-
-
-def _command_line() -> int:
-    parser = argparse.ArgumentParser(prog="python -m soak.noticing", description="Take protections away, one at a time.")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
-    done = row(run(given.seed, given.rounds, given.processes, given.minutes))
-    print(done)
-    return int(done.broken > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(_command_line())
+    found, failed = run(seed, max(1, round(scale)), None if scale >= 1 else 3600 * scale)
+    missed, notes = [one for one in found if not one.what and not _why(one)], [*table(found), *failed]
+    if scale < 1:
+        missed, notes = [], [*notes, "a short run: what was not noticed counts for nothing"]
+    title = "protections of which the crash campaign notices that they are gone"
+    return Row(title, len(found), len(missed) + len(failed), notes)

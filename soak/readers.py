@@ -1,8 +1,6 @@
 """Readers in other processes beside a writer that evicts all the time: no torn row, no wrong row, no error.
 
-    python -m soak.readers --minutes 10 --seed 0 [--count 4] [--directory DIR]
-
-`count` processes have the store open with ``mode="r"``, refresh, sample, read the oldest and the newest steps, sequences, whole
+Processes have the store open with ``mode="r"``, refresh, sample, read the oldest and the newest steps, sequences, whole
 passes and episodes, and open it anew now and then; two threads sample in the writer's own process, one of them from a loader that
 stays. Every row of every batch is compared with what its number says that it holds. The writer adds, extends, seals, writes
 columns, and keeps some hundred steps.
@@ -10,33 +8,27 @@ columns, and keeps some hundred steps.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import itertools
-import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import diskbuffer as db
-from soak.table import Row
-from soak.workers import scratch_directory
+from soak.table import SHOWN, Row
+from soak.workers import scratch
 from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.writers import WRITTEN, written
 
-MODULE = "soak.readers"
 READERS, THREADS = 4, 2
 ENVS, CAPACITY, SEGMENT_ROWS = 2, 600, 16
-NOTES = 12
-_HERE = Path(__file__).resolve().parent.parent
 
 
 class Counts:
@@ -54,13 +46,13 @@ class Counts:
         self.of[what] += 1
         self.rows += rows
         self.wrong += wrong
-        if wrong and len(self.notes) < NOTES:
+        if wrong and len(self.notes) < SHOWN:
             self.notes.append(f"{what}: {wrong} wrong rows of {rows}")
 
     def take_error(self, what: str) -> None:
         """Count the exception that is being handled."""
         self.errors += 1
-        if len(self.notes) < NOTES:
+        if len(self.notes) < SHOWN:
             self.notes.append(f"{what}: {traceback.format_exc(limit=-4)}")
 
 
@@ -162,7 +154,7 @@ class Reading:
 # Processes
 
 
-def read(path: Path, seed: int, seconds: float) -> Counts:
+def read(path: Path, seed: int, seconds: float) -> list[Counts]:
     """Be a reader in a process of its own."""
     world, rng, until = Experience(ENVS), np.random.default_rng(seed), time.monotonic() + seconds
     counts = Counts()
@@ -179,7 +171,7 @@ def read(path: Path, seed: int, seconds: float) -> Counts:
                     reading.read()
         except Exception:  # noqa: BLE001  every exception is counted
             counts.take_error("opening or refreshing")
-    return counts
+    return [counts]
 
 
 def write(path: Path, seed: int, seconds: float) -> list[Counts]:
@@ -188,7 +180,7 @@ def write(path: Path, seed: int, seconds: float) -> list[Counts]:
     with world.open(path, CAPACITY, segment_rows=SEGMENT_ROWS, threads=1) as buffer:
         feeder = Feeder(world, buffer)
         feeder.add(400)
-        print("ready", flush=True)
+        path.with_name("ready").touch()
         until, own = time.monotonic() + seconds, Counts()
         readings = [Reading(world, buffer, seed + 1 + n) for n in range(THREADS)]
 
@@ -229,57 +221,30 @@ def _write_some(buffer: db.ReplayBuffer, feeder: Feeder, rng: np.random.Generato
         buffer.flush(recompress=True)
 
 
-def _start(role: str, path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", MODULE, "--role", role, str(path), "--seed", str(seed), "--seconds", str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths})
-
-
-def main(
-    scale: float = 1.0, *, seed: int = 0, minutes: float = 10.0, readers: int = READERS, directory: str | None = None
-) -> Row:
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Read and write for ten minutes, times `scale`."""
-    seconds = minutes * 60 * scale
-    with scratch_directory(directory) as name:
-        path = Path(name) / "store"
-        writer = _start("writer", path, seed * 100, seconds)
-        assert writer.stdout is not None
-        if writer.stdout.readline() != "ready\n":
-            raise RuntimeError("the writer has failed; its error is above")
-        processes = [writer, *(_start("reader", path, seed * 100 + 50 + n, seconds) for n in range(readers))]
-        answers = [process.communicate()[0] for process in processes]
-    return _row(seed, [json.loads(answer) if answer else [] for answer in answers], [p.returncode for p in processes])
-
-
-def _row(seed: int, answers: list[list[dict[str, Any]]], codes: list[int]) -> Row:
-    died = [f"seed {seed}: process {n} ended with {code}" for n, code in enumerate(codes) if code]
-    told = [counts for answer in answers for counts in answer]
-    total = {what: sum(counts[what] for counts in told) for what in ("batches", "rows", "wrong", "errors", "evicted")}
-    of: collections.Counter[str] = collections.Counter()
-    for counts in told:
-        of.update(counts["of"])
+    seconds, told, wrong = 600 * scale, list[Counts](), list[str]()
+    context = multiprocessing.get_context("spawn")
+    with scratch() as name, ProcessPoolExecutor(1 + READERS, mp_context=context) as pool:
+        path = name / "store"
+        processes: list[Future[list[Counts]]] = [pool.submit(write, path, seed * 100, seconds)]
+        while not path.with_name("ready").exists() and not processes[0].done():
+            time.sleep(0.01)
+        processes += [pool.submit(read, path, seed * 100 + 50 + n, seconds) for n in range(READERS)]
+        for process in processes:
+            try:
+                told += process.result()
+            except Exception as error:  # noqa: BLE001  such as that one died
+                wrong.append(repr(error))
+    died = len(wrong)
+    total = {what: sum(getattr(counts, what) for counts in told) for what in ("batches", "rows", "wrong", "errors", "evicted")}
+    of = sum((counts.of for counts in told), collections.Counter[str]())
     notes = [
         f"{total['rows']:,} rows compared, {total['wrong']:,} wrong; {total['errors']:,} errors; "
         f"{total['evicted']:,} calls told that what they named was evicted by then",
         ", ".join(f"{what} {n:,}" for what, n in of.most_common()),
     ]
-    wrong = [f"seed {seed}: {note}" for counts in told for note in counts["notes"]][:NOTES]
-    broken = total["wrong"] + total["errors"] + len(died)
-    return Row("readers beside a writer: batches", total["batches"], broken, notes + died + wrong)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=READERS, help="readers in processes of their own")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--directory", help="where the store is; in memory, if there is such a place")
-    parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.role:
-        role, place = given.role
-        done = (write if role == "writer" else read)(Path(place), given.seed, given.seconds)
-        print(json.dumps([vars(counts) for counts in (done if isinstance(done, list) else [done])]))
-    else:
-        print(main(seed=given.seed, minutes=given.minutes, readers=given.count, directory=given.directory))
+    wrong += [note for counts in told for note in counts.notes]
+    return Row(
+        "readers beside a writer: batches", total["batches"], total["wrong"] + total["errors"] + died, [*notes, *wrong[:SHOWN]]
+    )

@@ -1,21 +1,16 @@
-"""Small rings that turn fast, with threads held at random: ``python -m soak.rings --minutes 30 --seed 0``.
+"""Small rings that turn fast, with threads held at random.
 
 A segment is evicted while the sealing thread is at it, and its slot given to the next: through the core and through every
 adapter, with vectors and with frames, in segments of 8 to 1,024 rows. Every store is closed, checked, opened again, read whole,
-and compared with a list. ``--each 500`` runs the workloads of a fixed shape that often, with and without threads held.
+and compared with a list.
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
 import itertools
-import multiprocessing
 import tempfile
-import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +19,9 @@ import numpy.typing as npt
 
 import diskbuffer as db
 from soak.holding import Held
-from soak.table import Row
+from soak.table import Row, seeded
 
 Array = npt.NDArray[Any]
-PATIENCE = 300.0  # seconds that one store may take
-SHOWN = 20
 _FRAME = (34, 33)
 
 
@@ -336,7 +329,7 @@ FIXED: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
 }
 
 
-# Campaigns
+# The campaign
 
 
 def run(kind: str, seed: int, often: float) -> str:
@@ -351,54 +344,8 @@ def run(kind: str, seed: int, often: float) -> str:
     return ""
 
 
-def campaign(tasks: Iterator[tuple[str, int, float]], minutes: float, processes: int = 2) -> tuple[Counter[str], list[str]]:
-    """Run tasks until they, or the minutes, are over; return how many of each kind, and what went wrong."""
-    done, broken, until = Counter[str](), list[str](), time.monotonic() + minutes * 60
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        waiting = {pool.submit(run, *task): task for task in itertools.islice(tasks, 2 * processes)}
-        while waiting:
-            finished, _ = concurrent.futures.wait(waiting, PATIENCE, concurrent.futures.FIRST_COMPLETED)
-            if not finished:
-                broken += [f"{task} hangs" for task in waiting.values()]
-                for process in pool._processes.values():
-                    process.kill()
-                break
-            for future in finished:
-                task = waiting.pop(future)
-                done[task[0]] += 1
-                if found := future.result():
-                    broken.append(f"{task}: {found}")
-                following = next(tasks, None) if time.monotonic() < until else None
-                if following is not None:
-                    waiting[pool.submit(run, *following)] = following
-    return done, broken
-
-
-def _row(what: str, done: Counter[str], broken: list[str]) -> Row:
-    return Row(what, done.total(), len(broken), [f"{kind}: {n:,}" for kind, n in sorted(done.items())] + broken[:SHOWN])
-
-
-def main(scale: float = 1.0, *, seed: int = 0, minutes: float | None = None) -> Row:
-    """Run rings of every kind for half an hour."""
-    tasks = ((kind, seed * 1_000_000 + n, often) for n in itertools.count() for often in (0.0, 0.1) for kind in KINDS)
-    return _row("small rings that turn fast", *campaign(tasks, 30 * scale if minutes is None else minutes))
-
-
-def fixed(each: int, *, seed: int = 0) -> list[Row]:
-    """Run the workloads of a fixed shape so often, without and with threads held."""
-    rows = []
-    for often in (0.0, 0.1):
-        tasks = ((kind, seed * 1_000_000 + n, often) for n in range(each) for kind in FIXED)
-        rows.append(_row(f"rings of a fixed shape, threads {'held' if often else 'free'}", *campaign(tasks, 600)))
-    return rows
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Turn small rings.")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--each", type=int, default=0, help="how often to run each of the workloads of a fixed shape, instead")
-    options = parser.parse_args()
-    for row in fixed(options.each, seed=options.seed) if options.each else [main(seed=options.seed, minutes=options.minutes)]:
-        print(row)
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Run rings of every kind, and of fixed shapes, for half an hour, times `scale`."""
+    kinds = (*KINDS, *FIXED)
+    runs = ((kind, seed * 1_000_000 + n, often) for n in itertools.count() for often in (0.0, 0.1) for kind in kinds)
+    return seeded("small rings that turn fast", "soak.rings", runs, timeout=300, seconds=1800 * scale)

@@ -1,4 +1,4 @@
-"""Our buffers for Stable-Baselines3 against the library's own, drawn at random: ``python -m soak.sb3_buffers --each 1000``.
+"""Our buffers for Stable-Baselines3 against the library's own, drawn at random.
 
 Observation and action spaces, dtypes, numbers of environments, stacks, endings, n-step returns, capacities that wrap; closed,
 opened again and pickled in between. With the same seed, every batch must be the library's own, bit for bit. What may
@@ -7,14 +7,13 @@ differ is in one table of docs/adapters.md.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
 import pickle
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters import sb3
-from soak.table import Row
+from soak.table import Row, seeded
 from tests.support.specimens import copy_while_open
 
 Array = npt.NDArray[Any]
 Rng = np.random.Generator
-SHOWN = 20
 _DTYPES = ["float32", "float32", "float64", "float16", "uint8", "uint8", "int8", "int16", "int32", "int64"]
 _AWKWARD = [0.0, -0.0, np.nan, np.inf, -np.inf]
 
@@ -481,19 +479,7 @@ def run(kind: str, seed: int, rounds: int = 6) -> str:
     return ""
 
 
-def main(each: int, *, seed: int = 0, kinds: Collection[str] = tuple(KINDS), rounds: int = 6) -> Row:
-    """Run so many configurations of each buffer."""
-    broken = []
-    for n, kind in itertools.product(range(each), kinds):
-        if found := run(kind, seed * 1_000_000 + n, rounds):
-            broken.append(f"{kind}, seed {seed * 1_000_000 + n}: {found}")
-    return Row("buffers for Stable-Baselines3 beside its own", each * len(kinds), len(broken), broken[:SHOWN])
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Compare our buffers with Stable-Baselines3's own.")
-    parser.add_argument("--each", type=int, default=100, help="configurations of each buffer")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
-    options = parser.parse_args()
-    print(main(options.each, seed=options.seed, kinds=options.only))
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Run 1,000 configurations of each buffer, times `scale`."""
+    runs = ((kind, seed * 1_000_000 + n) for n in range(max(1, round(1000 * scale))) for kind in KINDS)
+    return seeded("buffers for Stable-Baselines3 beside its own", "soak.sb3_buffers", runs, timeout=300)

@@ -1,7 +1,7 @@
-"""Threads in an order that a seed tells: ``python -m soak.schedules --count 200 --seed 0``.
+"""Threads in an order that a seed tells.
 
 One thread runs at a time. At every file operation of a store, and wherever a thread takes, releases or waits for a lock, the one
-that goes on is drawn by a generator, so that a run which broke can be had again with its seed: ``--again 17``. For that the
+that goes on is drawn by a generator, so that a run which broke can be had again with its seed. For that the
 primitives of `threading` are replaced by ones that ask the schedule, and clocks by one that counts steps: a wait with a timeout
 may time out whenever it is its turn, and the clock is then as late as that takes. What the processor and the kernel do between
 two such places is not varied; `soak.holding`, where threads sleep at random, does that a little.
@@ -10,23 +10,20 @@ two such places is not varied; `soak.holding`, where threads sleep at random, do
 from __future__ import annotations
 
 import _thread
-import argparse
 import concurrent.futures.thread
 import contextlib
 import functools
 import gc
 import hashlib
 import itertools
-import multiprocessing
 import queue
 import random
 import re
-import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -37,12 +34,11 @@ import numpy as np
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak.rings import Steps, check_sample, judge, observations
-from soak.table import Row
+from soak.table import Row, seeded
 
 PLACES = ("make_directory", "create", "open", "pwrite", "sync", "rename", "remove", "link", "replace_contents", "map", "stat")
 TICK = 1e-6  # seconds that the clock goes on at every place
 PATIENCE = 120.0  # seconds until a thread that was given its turn must have given it on
-SHOWN = 20
 
 
 class DeadlockError(Exception):
@@ -450,7 +446,12 @@ def together(path: Path, seed: int, schedule: Schedule) -> None:
     judge(path, steps, frames, capacity)
 
 
-def run(seed: int) -> tuple[str, str, int]:
+def run(seed: int) -> str:
+    """Run one store; return what went wrong, or nothing."""
+    return ordered(seed)[0]
+
+
+def ordered(seed: int) -> tuple[str, str, int]:
     """Run one store; return what went wrong, or nothing, what tells its order from others, and how many places it came to."""
     with tempfile.TemporaryDirectory(prefix="diskbuffer-schedules-") as directory:
         schedule, wrong = Schedule(seed), ""
@@ -464,33 +465,7 @@ def run(seed: int) -> tuple[str, str, int]:
         return wrong, schedule.digest(), len(schedule.order)
 
 
-def _runs(seeds: list[int]) -> Iterator[tuple[int, str, str, int]]:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        yield from zip(seeds, *zip(*pool.imap(run, seeds), strict=True), strict=True)
-
-
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Run 2,000 schedules, times `scale`."""
-    seeds = [seed * 1_000_000 + n for n in range(max(2, round(2000 * scale)))]
-    found = list(_runs(seeds))
-    broken = [f"--again {n}: {wrong}" for n, wrong, _, _ in found if wrong]
-    return Row("schedules of threads, each drawn from its seed", len(found), len(broken), broken[:SHOWN])
-
-
-def _command_line() -> int:
-    parser = argparse.ArgumentParser(prog="python -m soak.schedules", description="Run threads in orders drawn from seeds.")
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--again", type=int, metavar="SEED", help="run the schedule of this seed alone")
-    given = parser.parse_args()
-    if given.again is not None:
-        wrong, digest, places = run(given.again)
-        print(wrong or "fine", f"order {digest}, {places:,} places", sep="\n")
-        return int(bool(wrong))
-    done = main(given.count / 2000, seed=given.seed)
-    print(done)
-    return int(done.broken > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(_command_line())
+    runs = ((seed * 1_000_000 + n,) for n in range(max(2, round(2000 * scale))))
+    return seeded("schedules of threads, each drawn from its seed", "soak.schedules", runs, timeout=600)

@@ -1,4 +1,4 @@
-"""Threads that read a buffer, each in its way, beside one that changes it: ``python -m soak.threads --seconds 600 --seed 0``.
+"""Threads that read a buffer, each in its way, beside one that changes it.
 
 Python switches from thread to thread a thousand times as often as it does by default. Every value of a row follows from the row's
 number, so that a batch tells by itself whether all of it is of the same rows; and a step's name stands for one number, whoever
@@ -7,14 +7,13 @@ reads it. `soak.schedules` varies where threads wait, by seeds that can be had a
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -300,26 +299,15 @@ def together(name: str, path: Path, seed: int, seconds: float) -> tuple[Counter[
     return world.done, threads.wrong + damaged
 
 
-def main(scale: float, seconds: float = 600.0, *, seed: int = 0, names: Sequence[str] = NAMES) -> Row:
-    """Run rounds of all kinds, by turns, for so long times `scale`."""
-    done, wrong, until, number = Counter[str](), list[str](), time.monotonic() + seconds * scale, 0
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Run rounds of all kinds, by turns, for ten minutes, times `scale`."""
+    done, wrong, until, number = Counter[str](), list[str](), time.monotonic() + 600 * scale, 0
     while time.monotonic() < until and len(wrong) < 20:
         with tempfile.TemporaryDirectory() as room:
-            name = names[number % len(names)]
-            more, found = together(name, Path(room) / "store", seed * 10_000 + number, min(ROUND, seconds * scale))
+            name = NAMES[number % len(NAMES)]
+            more, found = together(name, Path(room) / "store", seed * 10_000 + number, min(ROUND, 600 * scale))
         done += more
         wrong += found
         number += 1
     notes = [f"{number} rounds: " + ", ".join(f"{n:,} {what}" for what, n in sorted(done.items()))]
     return Row("rows that threads read beside one that changes the buffer", done["rows"], len(wrong), [*notes, *wrong[:20]])
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m soak.threads", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    options = parser.parse_args()
-    row = main(1.0, options.seconds, seed=options.seed, names=options.only)
-    print(row)
-    sys.exit(int(row.broken > 0))

@@ -1,16 +1,21 @@
 """Processes that may crash, hang or eat memory while they do jobs, and tell of it: a campaign counts that as a result.
 
 A worker is a process that has everything compiled and forks a child for the jobs; where the child dies, it forks another.
-Jobs and answers are lines of JSON, one at a time.
+Jobs and answers are lines of JSON, one at a time. A campaign's module has ``warm()``, which compiles, and ``child(directory)``,
+which returns what does a job in the child; or just ``run(...)``, which returns what went wrong, or nothing, perhaps with counts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import json
 import os
 import queue
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,13 +34,33 @@ MEMORY = 2 * 1024**3  # bytes that a job may take, on top of what a process take
 _HERE = Path(__file__).resolve().parent.parent
 
 
+def started(*command: str) -> subprocess.Popen[bytes]:
+    """Start ``python -m command``, with pipes for its input and what it prints."""
+    paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,  # or a line could wait where `select` does not see it
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore:resource_tracker"},  # of children that end at once
+    )
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Let go of a process that ends with its input."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.wait()
+    process.stdout.close()
+
+
 class Worker:
-    """Run ``python -m module --serve directory``, and give it jobs.
+    """Run a worker for a campaign's module, and give it jobs.
 
     Parameters
     ----------
     module : str
-        Its main calls `serve`.
     directory : Path
         The worker's own.
     timeout : float
@@ -45,14 +70,7 @@ class Worker:
     def __init__(self, module: str, directory: Path, timeout: float = 10.0) -> None:
         self._timeout, self._pid = timeout, 0
         directory.mkdir(parents=True, exist_ok=True)
-        paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, "--serve", str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,  # or a line could wait where `select` does not see it
-            env={**os.environ, "PYTHONPATH": paths},
-        )
+        self._process = started("soak.workers", module, str(directory))
 
     def do(self, job: Job) -> Answer:
         """Have a job done. ``{"died": signal}`` or ``{"hung": seconds}`` where that came of it."""
@@ -83,27 +101,38 @@ class Worker:
 
     def close(self) -> None:
         """Let the worker go."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        ended(self._process)
 
 
-def serve(warm: Callable[[], None], child: Callable[[], Callable[[Job], Answer]]) -> None:
-    """Be a worker: warm up, then fork children, each of which calls `child` once and what that returned with each job."""
+def child_of(module: Any, directory: Path) -> Callable[[Job], Answer]:
+    """Return what does the jobs of a module."""
+    if hasattr(module, "child"):
+        do: Callable[[Job], Answer] = module.child(directory)
+        return do
+
+    def run(job: Job) -> Answer:
+        found = module.run(*job["run"])
+        return {"wrong": found} if isinstance(found, str) else {"wrong": found[0], "counts": found[1]}
+
+    return run
+
+
+def serve(module: Any, directory: Path) -> None:
+    """Be a worker: warm up, then fork children, each of which does jobs."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what is printed is no answer
 
     def tell(answer: Answer) -> None:
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
-    warm()
+    getattr(module, "warm", lambda: None)()
+    gc.collect()
+    gc.freeze()  # children that look for garbage look at their own
     while True:
         pid = os.fork()
         if pid == 0:
             try:
-                do = child()
+                do = child_of(module, directory)
                 tell({"pid": os.getpid()})
                 _limit_memory()
                 for line in iter(sys.stdin.buffer.readline, b""):
@@ -128,8 +157,9 @@ def _limit_memory() -> None:
 class Pool:
     """Several workers, who share the jobs of one campaign after the other."""
 
-    def __init__(self, module: str, directory: Path, workers: int, timeout: float = 10.0) -> None:
-        self._workers = [Worker(module, directory / f"worker{n}", timeout) for n in range(workers)]
+    def __init__(self, module: str, directory: str | Path, workers: int = 2, timeout: float = 10.0) -> None:
+        self.directory = Path(directory)
+        self._workers = [Worker(module, Path(directory) / f"worker{n}", timeout) for n in range(workers)]
 
     def do(self, job: Job) -> Answer:
         """Have one job done."""
@@ -179,7 +209,16 @@ class Pool:
             worker.close()
 
 
-def scratch_directory(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """Return a directory below `parent`, or in memory, where there is some: thousands of stores are written and thrown away."""
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Have a directory in memory, where there is some: thousands of stores are written and thrown away."""
     memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="soak-", dir=parent or (memory if memory.is_dir() else None))
+    path = tempfile.mkdtemp(prefix="soak-", dir=memory if memory.is_dir() else None)
+    try:
+        yield Path(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    serve(importlib.import_module(sys.argv[1]), Path(sys.argv[2]))

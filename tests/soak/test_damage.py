@@ -48,10 +48,9 @@ def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_damage_is_detected_and_repaired(tmp_path: Path) -> None:
     kinds = ["pixels, closed", "flat, closed", "3 envs, closed"]
-    with Pool(damage.MODULE, tmp_path, 1) as pool:
-        files = damage.prepare(pool, tmp_path, kinds, 0)
+    with Pool("soak.damage", tmp_path, 1) as pool:
         for what, count in (("flips", 60), ("files", 40)):
-            row, cases = damage.campaign(pool, files, what, count, 0)
+            row, cases = damage.campaign(pool, what, count, 0, kinds)
             assert row.broken == 0, str(row)
             assert row.done == len(cases) == count
             assert any(job["repair"] for job, _ in cases)

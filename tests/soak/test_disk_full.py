@@ -9,9 +9,8 @@ from soak import disk_full
 
 @pytest.mark.nightly
 def test_where_operations_fail_nothing_is_lost_and_calls_can_be_made_again() -> None:
-    count, room = 40, 12
-    cases, disk = disk_full.main(seed=1, count=count, room=room, step=16)
-    assert (cases.done, cases.broken) == (count, 0), str(cases)
-    assert (disk.done, disk.broken) in ((room, 0), (0, 0)), str(disk)
+    cases, disk = disk_full.main(0.02, seed=1)
+    assert (cases.done, cases.broken) == (60, 0), str(cases)
+    assert (disk.done, disk.broken) in ((12, 0), (0, 0)), str(disk)
     if not disk.done:
         pytest.skip(str(disk))

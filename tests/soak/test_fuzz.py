@@ -12,8 +12,7 @@ from soak.workers import Pool
 
 @pytest.mark.nightly
 def test_hostile_stores_are_refused_or_read_within_bounds(tmp_path: Path) -> None:
-    with Pool(fuzz.MODULE, tmp_path, 1) as pool:
-        fuzz.prepare(pool, 0)
+    with Pool("soak.fuzz", tmp_path, 1) as pool:
         chunks = 5000
         row = fuzz.chunks(pool, chunks, 0)
         assert (row.done, row.broken) == (chunks, 0), str(row)

@@ -9,6 +9,7 @@ import pytest
 
 from soak import crashes, noticing
 from soak.noticing import CHECKSUMS, ORDERS, Noticed, kind_of, states_without, syncs_of
+from soak.workers import scratch
 from tests.support.workloads import WORKLOADS, Recorded, Workload, record
 
 
@@ -18,7 +19,7 @@ def workload(name: str, calls: int) -> Workload:
 
 @pytest.fixture(scope="module")
 def recording() -> Recorded:
-    with crashes.scratch() as base:
+    with scratch() as base:
         return record(workload("add", 14), 0, base)
 
 

@@ -16,13 +16,13 @@ Array = npt.NDArray[Any]
 
 
 class Experience:
-    """Streams of which every row is a function of its stream and position.
+    """Streams of which every row is a function of its stream and position; those of one writer among others are from `first` on.
 
     Episodes of stream s have ``episode + 3 * s`` steps; they are terminated and truncated by turns.
     """
 
-    def __init__(self, n_envs: int = 1, episode: int = 20, shape: tuple[int, ...] = (34, 33)) -> None:
-        self.n_envs, self.episode, self.shape = n_envs, episode, shape
+    def __init__(self, n_envs: int = 1, episode: int = 20, shape: tuple[int, ...] = (34, 33), first: int = 0) -> None:
+        self.n_envs, self.episode, self.shape, self.first = n_envs, episode, shape, first
         size = int(np.prod(shape))
         self._pattern = (np.arange(size) // 7 * 3).astype(np.uint8)
 
@@ -39,22 +39,22 @@ class Experience:
 
     def rows(self, stream: int) -> int:
         """Return how many rows an episode of a stream has."""
-        return self.episode + 3 * stream + 1
+        return self.episode + 3 * (self.first + stream) + 1
 
     def frames(self, stream: int, positions: Array) -> Array:
         """Frames without a zero byte behind their first eight, which hold the position."""
         places = np.asarray(positions, np.int64)
-        flat = (self._pattern + (places[:, None] * 11 + stream * 57).astype(np.uint8)) | np.uint8(1)
+        flat = (self._pattern + (places[:, None] * 11 + (self.first + stream) * 57).astype(np.uint8)) | np.uint8(1)
         flat[:, :8] = (places + 1).astype("<i8").view(np.uint8).reshape(-1, 8)
         return flat.reshape(len(places), *self.shape)
 
     def actions(self, stream: int, positions: Array) -> Array:
         """Return the actions at positions of a stream."""
-        return np.asarray(positions, np.int64) * 10 + stream + 1
+        return np.asarray(positions, np.int64) * 10 + self.first + stream + 1
 
     def rewards(self, stream: int, positions: Array) -> Array:
         """Return the rewards at positions of a stream."""
-        return (np.asarray(positions, np.int64) % 1000 + 0.5 + stream).astype(np.float32)
+        return (np.asarray(positions, np.int64) % 1000 + 0.5 + self.first + stream).astype(np.float32)
 
     def is_last(self, stream: int, positions: Array) -> Array:
         """Tell which positions are the last of an episode, and no step."""
@@ -102,7 +102,7 @@ class Experience:
     def _pairs(self, batch: dict[str, Any], stack: int) -> Iterator[tuple[str, int, Array, Array]]:
         """Yield what a batch has, and should have, by column and stream."""
         steps = batch["steps"].numpy()
-        for stream in range(self.n_envs):
+        for stream in np.unique(steps % self.n_envs).tolist():
             mine = steps % self.n_envs == stream
             at = steps[mine] // self.n_envs
             terminated, truncated = self.ends(stream, at)

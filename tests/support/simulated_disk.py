@@ -229,7 +229,6 @@ class Extreme(Luck):
         return len(directory.pending) if self._metadata else 0
 
 
-Assumption = Literal["names", "json", "sizes"]
 Kind = Literal["random", "nothing", "everything", "data only", "metadata only"]
 EXTREMES: dict[Kind, tuple[bool, bool]] = {
     "nothing": (False, False),
@@ -289,25 +288,22 @@ class Disk:
     def _directory(self, number: int) -> _Directory:
         return self._directories.setdefault(number, _Directory())
 
-    def crash(self, kind: Kind, rng: np.random.Generator, assume: frozenset[Assumption] = frozenset()) -> Tree:
-        """Return what a power loss leaves now, if some things never get lost."""
+    def crash(self, kind: Kind, rng: np.random.Generator) -> Tree:
+        """Return what a power loss leaves now."""
         luck = Luck(rng) if kind == "random" else Extreme(*EXTREMES[kind])
         tree: Tree = {}
-        self._list(tree, "", self._directory(self.root), luck, assume)
+        self._list(tree, "", self._directory(self.root), luck)
         return tree
 
-    def _list(self, tree: Tree, prefix: str, directory: _Directory, luck: Luck, assume: frozenset[Assumption]) -> None:
-        operations = len(directory.pending) if "names" in assume else luck.operations(directory)
-        for name, (number, is_directory) in sorted(directory.after(operations).items()):
+    def _list(self, tree: Tree, prefix: str, directory: _Directory, luck: Luck) -> None:
+        for name, (number, is_directory) in sorted(directory.after(luck.operations(directory)).items()):
             if is_directory:
                 tree[prefix + name] = None
-                self._list(tree, f"{prefix}{name}/", self._directory(number), luck, assume)
+                self._list(tree, f"{prefix}{name}/", self._directory(number), luck)
             else:
-                file, lucky = self._file(number), luck
-                if "json" in assume and name.endswith("zarr.json"):
-                    lucky = Extreme(data=True, metadata=True)
-                sectors = {sector: data for sector, data in lucky.contents(file).items() if data != ZEROS}
-                tree[prefix + name] = Contents(file.size if "sizes" in assume else lucky.size(file), sectors)
+                file = self._file(number)
+                sectors = {sector: data for sector, data in luck.contents(file).items() if data != ZEROS}
+                tree[prefix + name] = Contents(luck.size(file), sectors)
 
 
 def build(tree: Tree, base: Path) -> None:
