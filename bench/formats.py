@@ -23,7 +23,7 @@ from bench.frames import COLUMNS, fill, frames
 from bench.measure import Part, Report, parser, run
 from bench.worker import alone
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema import is_observation
+from diskbuffer.schema.schema import is_observation
 
 MOST = 500  # MB of memory
 

@@ -13,15 +13,15 @@ if os.name != "posix":
 from diskbuffer import errors
 from diskbuffer.errors import CorruptionError, DiskBufferError, InputError, LockedError, NotFoundError, TryAgainError
 from diskbuffer.limiting.ratio import SampleToInsertRatio
-from diskbuffer.schema import Column
-from diskbuffer.transforms import Greyscale, Resize
+from diskbuffer.schema.schema import Column
+from diskbuffer.schema.transforms import Greyscale, Resize
 from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-    from diskbuffer.checking import check
-    from diskbuffer.closed_marks import marks, remove_mark
     from diskbuffer.mixture import Mixture
+    from diskbuffer.opening.checking import check
+    from diskbuffer.opening.closed_marks import marks, remove_mark
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
     from diskbuffer.store.checking.report import Problem, Report
 
@@ -54,8 +54,8 @@ __all__ = [
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
-_LATER |= {"check": "diskbuffer.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
-_LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.closed_marks")
+_LATER |= {"check": "diskbuffer.opening.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
+_LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.opening.closed_marks")
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -2,6 +2,6 @@
 
 import sys
 
-from diskbuffer.cli import main
+from diskbuffer.commands.cli import main
 
 sys.exit(main())

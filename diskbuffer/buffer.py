@@ -15,29 +15,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.access import Access
-from diskbuffer.checking import check
-from diskbuffer.closing import Closing, refuse_within_a_call
+from diskbuffer.arguments.inputs import column_paths, device_of, integers, refuse_alone, seconds_of, step_names, truth
+from diskbuffer.arguments.integers import integer, integer_or_none
+from diskbuffer.arguments.paths import local_path
+from diskbuffer.arguments.wording import counted
 from diskbuffer.columns.columns import Columns
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.copies import Copies
 from diskbuffer.drawing import Drawing, OwnSamplers
-from diskbuffer.draws import Form, Steps
 from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import InputError
-from diskbuffer.figures import figures_of
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
-from diskbuffer.inputs import column_paths, device_of, integers, refuse_alone, seconds_of, step_names, truth
-from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Cut, Listed, Pass, check_order
-from diskbuffer.notebook import notebook
-from diskbuffer.opening import join_limiter, open_place, reopen
+from diskbuffer.opening.access import Access
+from diskbuffer.opening.checking import check
+from diskbuffer.opening.closing import Closing, refuse_within_a_call
+from diskbuffer.opening.figures import figures_of
+from diskbuffer.opening.opening import join_limiter, open_place, reopen
 from diskbuffer.options import CreateOptions, Options, checked_capacity, doubts, refuse_another, refuse_unknown
-from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_reader import BatchReader, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling
 from diskbuffer.reading.batches.base import Batch
@@ -47,14 +46,15 @@ from diskbuffer.reading.ranks import Ranks
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.notebook import notebook
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler
+from diskbuffer.samplers.draws import Form, Steps
 from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks
-from diskbuffer.wording import counted
 
 _SINGLE = Steps()
 Autoreset = Literal["next_step", "same_step", "disabled"]

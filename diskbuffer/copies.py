@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.access import Access, OfBuffer
+from diskbuffer.arguments.paths import local_path
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.marking import make_mark, make_snapshot
 from diskbuffer.gathering.store import GatheredStore
-from diskbuffer.paths import local_path
+from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.store import Store

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.access import Access
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.limiting.limiter import Limiter
+from diskbuffer.opening.access import Access
 from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.batch_source import Sampling, Share
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import seed_sequence
-from diskbuffer.schema import TAG, Column
+from diskbuffer.schema.schema import TAG, Column
 
 
 class OwnSamplers(dict[str, Uniform]):

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.access import Access, OfBuffer
+from diskbuffer.arguments.inputs import column_paths, step_names, truth
+from diskbuffer.arguments.integers import shown
+from diskbuffer.arguments.shown import Picture, Video
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.errors import InputError, LookupInputError
-from diskbuffer.inputs import column_paths, step_names, truth
-from diskbuffer.integers import shown
-from diskbuffer.notebook import notebook
+from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, Int64, row_of
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.shown import Picture, Video
+from diskbuffer.runtime.notebook import notebook
 
 if TYPE_CHECKING:
     import pandas

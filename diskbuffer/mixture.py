@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from diskbuffer.arguments.inputs import device_of, seconds_of
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import device_of, seconds_of
-from diskbuffer.integers import integer
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from diskbuffer.environment import as_json, describe, differences, stack_of
+from diskbuffer.arguments.integers import integer_or_none
+from diskbuffer.arguments.wording import counted
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.integers import integer_or_none
-from diskbuffer.schema import Column, Schema, is_observation
+from diskbuffer.schema.environment import as_json, describe, differences, stack_of
+from diskbuffer.schema.schema import Column, Schema, is_observation
+from diskbuffer.schema.transforms import Greyscale, Resize, notation, result_of, transforms_of
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
-from diskbuffer.transforms import Greyscale, Resize, notation, result_of, transforms_of
-from diskbuffer.wording import counted
 
 _MOST_SLOTS = 2**24
 _RESIZE = "; ReplayBuffer.resize() changes the capacity of one that is open"

@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.episode_table import EpisodeTable, build
+from diskbuffer.arguments.integers import integer_or_none
+from diskbuffer.arguments.paths import local_path
+from diskbuffer.episode_table.table import EpisodeTable, build
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.gathering.description import is_gathering
 from diskbuffer.index.fields import HEAD, LOW
-from diskbuffer.integers import integer_or_none
-from diskbuffer.paths import local_path
-from diskbuffer.read_stores import OneStore, ReadStores, WritersStores
+from diskbuffer.opening.read_stores import OneStore, ReadStores, WritersStores
+from diskbuffer.opening.store_info import StoreInfo, StoreUsage, disk_usage
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
 from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.system.files import Files
-from diskbuffer.store_info import StoreInfo, StoreUsage, disk_usage
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]

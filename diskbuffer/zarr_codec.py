@@ -16,7 +16,7 @@ from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
 
 from diskbuffer.errors import CorruptionError, SchemaError
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec, pictures
 
 

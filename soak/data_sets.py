@@ -21,7 +21,7 @@ import diskbuffer as db
 from diskbuffer.formats import EpisodeData, export
 from diskbuffer.formats.filling import fill
 from diskbuffer.plugin import Appender
-from diskbuffer.schema import escape_key
+from diskbuffer.schema.schema import escape_key
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]

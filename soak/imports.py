@@ -33,7 +33,7 @@ from diskbuffer.errors import DiskBufferError
 from diskbuffer.formats import EpisodeData, filling, import_, importing
 from diskbuffer.formats.rows import rows_at_a_time
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from soak import fuzz, links
 from soak.data_sets import KINDS, Columns, Kind
 from soak.hostile_data_sets import CANARY, mutate

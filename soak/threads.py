@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from diskbuffer.draws import NSteps
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError
-from diskbuffer.nested import flatten
+from diskbuffer.samplers.draws import NSteps
+from diskbuffer.schema.nested import flatten
 from soak import adapter_threads
 from soak.adapter_threads import AdapterWorld, observations
 from soak.table import Row

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store import directory
 from diskbuffer.store.format.checksums import STEP, covered
 from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS

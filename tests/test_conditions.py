@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskbuffer.conditions import NUMBERS, TEXTS, parse
-from diskbuffer.endings import ENDINGS
-from diskbuffer.episode_table import EpisodeTable
+from diskbuffer.episode_table.conditions import NUMBERS, TEXTS, parse
+from diskbuffer.episode_table.table import EpisodeTable
 from diskbuffer.errors import InputError
+from diskbuffer.schema.endings import ENDINGS
 from tests.amounts import examples
 
 TAGS = ("", "demo", "expert demo", "x")

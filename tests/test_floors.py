@@ -14,48 +14,41 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version", "wording", "endings"),
-    ("runtime", "paths", "integers", "shown", "access"),
-    ("notebook",),  # by which the core finds what shows it
-    ("native", "transforms"),
-    ("schema", "inputs", "environment", "draws"),
-    ("episode_data",),  # what passes between a store and other formats
+    ("errors", "version"),
+    ("runtime", "arguments"),
+    ("native",),
+    ("schema",),
     ("index", "store.format"),
-    ("samplers", "nested", "store.system", "zarr_codec"),
+    ("samplers", "store.system", "zarr_codec"),
     ("store.segments",),
     ("store",),  # a store's directory, and the store itself
     ("store.recovery", "store.writing"),
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
     ("store.checking", "store.copies.backup", "store.remains"),  # these open stores
-    ("limiting",),
+    ("limiting", "options"),
     ("reading", "recording"),
-    ("loading",),
-    ("columns", "options", "mixture"),
-    ("drawing", "figures"),
-    ("episodes",),  # what `buffer.episodes` is
-    ("gathering",),
-    ("conditions", "checking", "copies"),
-    ("episode_table",),
-    ("store_info", "read_stores"),
-    ("reader",),  # a store that is read without a buffer
-    ("opening", "closed_marks", "closing"),  # what is at a path, the marks of what is not opened, and what is open
+    ("loading", "gathering", "episode_table"),
+    ("opening",),
+    ("reader", "copies", "columns"),
+    ("drawing", "episodes"),
     ("buffer",),
-    ("shared_store", "appender"),
+    ("mixture", "plugin"),
     ("",),
-    ("plugin",),  # what all below the line may use
     # the line
     ("inspect.pictures",),
     ("adapters", "inspect"),
     ("formats",),
     ("editing",),
     ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "adapters.ray", "commands"),
-    ("cli",),
     ("__main__",),
 )
-GUESTS = ("adapters", "formats", "inspect", "commands", "editing", "cli", "__main__")
+GUESTS = ("adapters", "formats", "inspect", "commands", "editing", "__main__")
 # What guests get of the core, and what is private in it. Some of these names are private in guests, too, or in other libraries.
-OPENED = ("buffer", "columns.columns", "copies", "episodes", "reader", "appender", "shared_store", "samplers.prioritized")
+OPENED = (
+    *("buffer", "columns.columns", "copies", "episodes", "reader"),
+    *("plugin.appender", "plugin.shared_store", "samplers.prioritized"),
+)
 THEIR_OWN = {"_ever", "_how", "_read", "_table", "_threads"}
 FOR_GUESTS = ("", "plugin", "errors")  # all that these import of the core
 
@@ -82,7 +75,7 @@ TOUCHES_FILES = {
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",
     "inspect.plan": "temporary stores, and the room on the disk that a store is to be on",
-    "shown": "files that a user asks for",
+    "arguments.shown": "files that a user asks for",
     "inspect.pictures.curves": "pictures in memory",
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",

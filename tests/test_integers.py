@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import diskbuffer as db
+from diskbuffer.arguments.integers import integer
 from diskbuffer.columns.columns import Columns
 from diskbuffer.commands.app import COMMANDS, build
-from diskbuffer.integers import integer
 from diskbuffer.options import CreateOptions
 
 COLUMNS = {"obs": db.Column((2,)), "action": db.Column((), "int64")}
@@ -202,7 +202,7 @@ def test_integers_of_commands_are_not_rounded() -> None:
 def test_a_command_refuses_what_is_no_whole_number(
     command: list[str], number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from diskbuffer.cli import main
+    from diskbuffer.commands.cli import main
 
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS):
         pass

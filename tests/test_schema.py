@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.schema import Schema
+from diskbuffer.schema.schema import Schema
 from tests.amounts import examples
 
 FRAMES = Schema.of({"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")})

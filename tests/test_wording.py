@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskbuffer.wording import counted, size
+from diskbuffer.arguments.wording import counted, size
 
 UNITS = {"bytes": 1, "byte": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 

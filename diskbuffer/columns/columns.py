@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from diskbuffer.access import Access, OfBuffer
+from diskbuffer.arguments.inputs import step_names
+from diskbuffer.arguments.integers import integer, shown
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.errors import InputError, LookupInputError
-from diskbuffer.inputs import step_names
-from diskbuffer.integers import integer, shown
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Cut, Listed, Pass
+from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.pictures import Pictures
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 
 
 class Columns(OfBuffer, Mapping[str, Column]):

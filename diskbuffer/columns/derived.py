@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import as_array, step_names
 from diskbuffer.errors import EvictedError, InputError, SchemaError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.blocks import scatter
 from diskbuffer.reading.batch_reader import BatchReader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.schema import TAG, Column
+from diskbuffer.schema.schema import TAG, Column
 from diskbuffer.store.format.checksums import replace_rows
 from diskbuffer.store.store import Store
 

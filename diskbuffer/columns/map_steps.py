@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import as_array
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import as_array
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Listed, Pass
 from diskbuffer.runtime.progress import bar

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import step_names
 from diskbuffer.columns.derived import DerivedColumns, Piece
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import step_names
 from diskbuffer.native.returns import advantages, returns_to_go
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 
 Array = npt.NDArray[Any]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.integers import shown
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
-from diskbuffer.integers import shown
 from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.reading.episode_columns import TAG_COLUMN
-from diskbuffer.schema import TAG
+from diskbuffer.schema.schema import TAG
 
 Int64 = npt.NDArray[np.int64]
 

@@ -26,7 +26,7 @@ from diskbuffer.gathering import learner_lock
 from diskbuffer.gathering.description import SHARED
 from diskbuffer.gathering.learner_lock import COLUMNS
 from diskbuffer.gathering.members import Member
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map

@@ -24,7 +24,7 @@ from typing import Any
 import google_crc32c
 
 from diskbuffer.errors import CorruptionError, FormatError, InputError, LockedError, NotAStoreError, SchemaError
-from diskbuffer.schema import Schema
+from diskbuffer.schema.schema import Schema
 from diskbuffer.store.format.layout import ATTRIBUTE, GATHERING, GROUP, Layout
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json

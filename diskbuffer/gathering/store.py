@@ -18,7 +18,7 @@ from diskbuffer.gathering.watching import changed
 from diskbuffer.index.gathered import GatheredIndex, Part
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
-from diskbuffer.schema import TAG, Column, Schema
+from diskbuffer.schema.schema import TAG, Column, Schema
 from diskbuffer.store.format.layout import GROUP, Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from diskbuffer.arguments.wording import counted
 from diskbuffer.errors import ClosedError, LimiterTimeoutError
 from diskbuffer.limiting import fields
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.limiting.table import Table
 from diskbuffer.native import limiter as rule
 from diskbuffer.store.system.files import Files
-from diskbuffer.wording import counted
 
 _SHORTEST, _LONGEST = 50e-6, 0.01  # seconds between looks
 _STALE = 1.0  # seconds after which one who had to wait sees what has come

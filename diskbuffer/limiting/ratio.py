@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer
 
 _FEWEST = 100  # steps that the buffer of the error is at least, where it is left open
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 
+from diskbuffer.arguments.inputs import device_of
 from diskbuffer.errors import CorruptionError
-from diskbuffer.inputs import device_of
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to, transform_of

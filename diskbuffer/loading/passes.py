@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
@@ -19,6 +18,7 @@ from diskbuffer.reading.batch_reader import BatchReader, Planned
 from diskbuffer.reading.batches.base import Arrays, Request
 from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.ranks import ALONE, Ranks
+from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
 
 if TYPE_CHECKING:

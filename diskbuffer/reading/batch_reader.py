@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.draws import Draw, Form, Steps
+from diskbuffer.arguments.inputs import integers, step_names
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import integers, step_names
 from diskbuffer.native.sampling import Philox
 from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
-from diskbuffer.nested import one_of
 from diskbuffer.reading.batches import single_steps
 from diskbuffer.reading.batches.base import Arrays, Batch, Request, as_arrays
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
@@ -36,7 +34,9 @@ from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.readable import Readable
-from diskbuffer.schema import TAG
+from diskbuffer.samplers.draws import Draw, Form, Steps
+from diskbuffer.schema.nested import one_of
+from diskbuffer.schema.schema import TAG
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 

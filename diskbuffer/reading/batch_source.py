@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.native.single_steps import copy_drawn
@@ -24,6 +23,7 @@ from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
+from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
 _SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: some 100 us

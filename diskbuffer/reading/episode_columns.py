@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
+from diskbuffer.arguments.integers import integer
+from diskbuffer.arguments.wording import counted
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
-from diskbuffer.integers import integer
 from diskbuffer.reading.readable import Readable
-from diskbuffer.schema import TAG, Column
-from diskbuffer.wording import counted
+from diskbuffer.schema.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
+from diskbuffer.schema.schema import TAG, Column
 
 Int64 = npt.NDArray[np.int64]
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on

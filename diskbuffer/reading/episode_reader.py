@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw
 from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
-from diskbuffer.schema import Column, is_observation
+from diskbuffer.samplers.draws import Draw
+from diskbuffer.schema.schema import Column, is_observation
 
 Int64 = npt.NDArray[np.int64]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch.distributed
 
-from diskbuffer.draws import Draw
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer
+from diskbuffer.samplers.draws import Draw
 from diskbuffer.samplers.sampler import Sampler
 
 

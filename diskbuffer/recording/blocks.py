@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.nested import flatten
 from diskbuffer.recording.values import check_names, fit, shape_of
-from diskbuffer.schema import Schema
+from diskbuffer.schema.nested import flatten
+from diskbuffer.schema.schema import Schema
 
 Array = npt.NDArray[Any]
 _FLAGS = ("terminated", "truncated")

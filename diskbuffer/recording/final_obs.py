@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording.blocks import Axes, Blocks, Slot, on_host
 from diskbuffer.recording.values import check_names
+from diskbuffer.schema.nested import flatten, one_of, put
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import as_array
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import as_array
 from diskbuffer.native.transforms import transform_pictures
-from diskbuffer.nested import flatten, put
 from diskbuffer.recording.values import convert
-from diskbuffer.schema import Column, Schema
-from diskbuffer.transforms import MOST_PIXELS, are_pictures, is_grey, notation, picture_axes
+from diskbuffer.schema.nested import flatten, put
+from diskbuffer.schema.schema import Column, Schema
+from diskbuffer.schema.transforms import MOST_PIXELS, are_pictures, is_grey, notation, picture_axes
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.recording.values import flags, refuse_nonfinite
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.schema import CHECKSUM, Schema
+from diskbuffer.schema.schema import CHECKSUM, Schema
 from diskbuffer.store.format.layout import NEXT_STEP, SAME_STEP, Layout
 
 Array = npt.NDArray[Any]

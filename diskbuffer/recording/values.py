@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import as_array
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import as_array
 from diskbuffer.native.recording import round_to_float32
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 
 Array = npt.NDArray[Any]
 

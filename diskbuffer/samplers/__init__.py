@@ -1,6 +1,6 @@
 """Which steps to learn from. A sampler sees the index, and never a file."""
 
-from diskbuffer.draws import Draw
+from diskbuffer.samplers.draws import Draw
 from diskbuffer.samplers.hindsight import Hindsight
 from diskbuffer.samplers.prioritized import Prioritized
 from diskbuffer.samplers.sampler import Sampler

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
-from diskbuffer.schema import Column
+from diskbuffer.samplers.draws import Draw
+from diskbuffer.schema.schema import Column
 
 
 class Segments(Protocol):

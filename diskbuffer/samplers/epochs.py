@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
+from diskbuffer.samplers.draws import Draw, Form, Steps
 from diskbuffer.samplers.permutation import Permutation
 from diskbuffer.samplers.population import Everything, Population
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from diskbuffer.draws import Draw, Relabelled
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import LOW
 from diskbuffer.index.index import Index
+from diskbuffer.samplers.draws import Draw, Relabelled
 from diskbuffer.samplers.sampler import Sampler, count_steps
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw
+from diskbuffer.arguments.inputs import refuse_alone
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import refuse_alone
 from diskbuffer.samplers.columns import OpenColumn, Tags, met_here
+from diskbuffer.samplers.draws import Draw
 from diskbuffer.samplers.staleness import Limit, limit_of
 
 Bools = npt.NDArray[np.bool_]

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw, Steps
+from diskbuffer.arguments.inputs import as_array, step_names
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import as_array, step_names
-from diskbuffer.integers import integer
 from diskbuffer.native import sampling
 from diskbuffer.native.arrays import address_of
 from diskbuffer.samplers.columns import OpenColumn, Segments
+from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.samplers.sampler import Sampler
 from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 
 _OF_A_BUFFER = ("_tree", "_seen", "_lows", "_floors", "_met", "_next", "_slots", "_where", "_views", "_bases")
 Int64 = npt.NDArray[np.int64]

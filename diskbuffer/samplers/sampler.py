@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw, Form, Steps
+from diskbuffer.arguments.integers import integer_or_none
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.integers import integer_or_none
 from diskbuffer.native.sampling import Philox
 from diskbuffer.samplers.columns import OpenColumn
+from diskbuffer.samplers.draws import Draw, Form, Steps
 from diskbuffer.samplers.epochs import Epochs, Samples
 
 

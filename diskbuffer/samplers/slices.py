@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw, Rows, Steps
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.integers import integer
 from diskbuffer.samplers.columns import OpenColumn
+from diskbuffer.samplers.draws import Draw, Rows, Steps
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, count_steps

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.integers import integer
 from diskbuffer.samplers.columns import OpenColumn, Segments, met_here
 
 Int64 = npt.NDArray[np.int64]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer
 from diskbuffer.native import sampling
 from diskbuffer.native.arrays import address_of
 

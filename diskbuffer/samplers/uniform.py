@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw, Form, NSteps, Steps
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
-from diskbuffer.integers import integer
 from diskbuffer.native.sampling import MOST_BELOW, Philox, draw_steps
 from diskbuffer.samplers.columns import OpenColumn
+from diskbuffer.samplers.draws import Draw, Form, NSteps, Steps
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import Everything, population_of
 from diskbuffer.samplers.sampler import Ahead, Sampler, count_steps

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.schema import FLAGS, TAG
+from diskbuffer.schema.schema import FLAGS, TAG
 from diskbuffer.store import directory
 from diskbuffer.store.format.checksums import OBS, STEP
 from diskbuffer.store.format.layout import COPY, GROUP, SEGMENTS, TAIL

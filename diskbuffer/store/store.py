@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, CorruptionError
-from diskbuffer.schema import TAG, Column
+from diskbuffer.schema.schema import TAG, Column
 from diskbuffer.store import directory
 from diskbuffer.store.description import Description
 from diskbuffer.store.durability import Durability

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.adapters import column_names
-from diskbuffer.nested import flatten, put
-from diskbuffer.schema import RESERVED_NAMES, Column, Schema, escape_key, unescape_key
+from diskbuffer.schema.nested import flatten, put
+from diskbuffer.schema.schema import RESERVED_NAMES, Column, Schema, escape_key, unescape_key
 from tests.amounts import examples
 
 ODD = ["", "%", "%20", "%25", " ", "_", "__len", "a b", "a/b", "a.b", ".", "..", "é", "日本 語", "x_position", "x_strings", "0"]

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 import diskbuffer as db
-from diskbuffer.cli import main
 from diskbuffer.commands import app
+from diskbuffer.commands.cli import main
 from soak.damage import contents, damage
 from tests.support.specimens import KINDS, copy_while_open, make
 
@@ -485,7 +485,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_slow_is_imported_to_look(tmp_path: Path) -> None:
     fill(tmp_path / "store", PIXELS)
     program = (
-        "import sys; from diskbuffer.cli import main; code = main(sys.argv[1:]); "
+        "import sys; from diskbuffer.commands.cli import main; code = main(sys.argv[1:]); "
         "print(*sorted({'torch', 'zarr', 'pandas'} & sys.modules.keys()), file=sys.stderr); "
         "sys.exit(code)"
     )
@@ -506,7 +506,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
 def test_without_the_extra_it_is_told_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diskbuffer.cli._NEEDED", ("a_package_that_is_not_there", "numpy"))
+    monkeypatch.setattr("diskbuffer.commands.cli._NEEDED", ("a_package_that_is_not_there", "numpy"))
     assert main(["check", str(tmp_path / "store")]) == 2
     told = capsys.readouterr()
     assert told.out == ""

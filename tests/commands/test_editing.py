@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.cli import main
+from diskbuffer.commands.cli import main
 from tests.editing import stores
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer import editing
-from diskbuffer.cli import main
 from diskbuffer.commands.app import COMMANDS
+from diskbuffer.commands.cli import main
 from diskbuffer.formats import export, import_, registry
 from tests.amounts import amount
 from tests.formats import episodes as made

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from diskbuffer.nested import flatten, put
-from diskbuffer.schema import KEPT
+from diskbuffer.schema.nested import flatten, put
+from diskbuffer.schema.schema import KEPT
 
 Array = npt.NDArray[Any]
 REWARD = {"reward": db.Column((), "float64", allow_nan=True)}

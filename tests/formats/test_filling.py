@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.cli import main
+from diskbuffer.commands.cli import main
 from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, registry
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource

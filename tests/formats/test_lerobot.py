@@ -256,7 +256,7 @@ def test_any_features_have_paths_of_their_own_that_a_store_takes(names: list[str
     columns = {path: db.Column((), "float32") for path in paths.values()}
     assert len(columns) == len(names)
     if all(len(path) <= 200 for path in columns):
-        from diskbuffer.schema import Schema
+        from diskbuffer.schema.schema import Schema
 
         Schema.of(columns)
 

@@ -17,7 +17,7 @@ import diskbuffer as db
 from diskbuffer.formats import export, import_, rlds
 from diskbuffer.formats.lerobot.names import column_paths as lerobot_paths
 from diskbuffer.formats.naming import RESERVED, column_paths
-from diskbuffer.schema import Schema
+from diskbuffer.schema.schema import Schema
 from tests.amounts import examples
 from tests.formats import episodes as made
 

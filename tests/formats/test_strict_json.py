@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.cli import main
+from diskbuffer.commands.cli import main
 from diskbuffer.formats import export
 from tests.formats import episodes as made
 

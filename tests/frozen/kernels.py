@@ -32,7 +32,7 @@ from diskbuffer.native.sampling import Philox
 from diskbuffer.recording.values import bools
 from diskbuffer.samplers.permutation import Permutation
 from diskbuffer.samplers.sum_tree import LARGEST, TINY, SumTree
-from diskbuffer.schema import BUILT_IN, Schema
+from diskbuffer.schema.schema import BUILT_IN, Schema
 from diskbuffer.store.format import checksums, codec, encoding
 from tests.frozen.stores import STORES, Numbers, pictures
 

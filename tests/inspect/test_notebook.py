@@ -24,7 +24,7 @@ from PIL import Image
 import diskbuffer as db
 from diskbuffer.inspect import pictures
 from diskbuffer.native.gather import COUNT
-from diskbuffer.nested import flatten
+from diskbuffer.schema.nested import flatten
 from tests.support.experience import Experience, Feeder
 from tests.support.specimens import contents
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.draws import Steps
 from diskbuffer.reading.gather.gatherer import Gatherer
+from diskbuffer.samplers.draws import Steps
 
 STEPS = 400
 FRAMES = np.random.default_rng(0).integers(0, 9, (STEPS + 1, 40, 40), np.uint8)

@@ -11,7 +11,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.adapters.torchrl import DiskStorage
-from diskbuffer.nested import flatten
+from diskbuffer.schema.nested import flatten
 
 COLUMNS = {"obs/a": db.Column((2,), "float32"), "obs/b": db.Column((), "int64"), "action": db.Column((), "int64")}
 

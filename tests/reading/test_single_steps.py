@@ -12,9 +12,9 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.native import gather
-from diskbuffer.nested import flatten
 from diskbuffer.reading.gather import single_steps
 from diskbuffer.reading.gather.single_steps import SingleSteps
+from diskbuffer.schema.nested import flatten
 
 DTYPES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64")
 

@@ -22,8 +22,8 @@ from PIL import Image
 import diskbuffer as db
 from diskbuffer.native.transforms import transform_pictures
 from diskbuffer.recording.pictures import Pictures
-from diskbuffer.schema import Schema
-from diskbuffer.transforms import MOST_PIXELS, transforms_of
+from diskbuffer.schema.schema import Schema
+from diskbuffer.schema.transforms import MOST_PIXELS, transforms_of
 from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]

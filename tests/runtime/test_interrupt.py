@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer import closing as buffer_closing
+from diskbuffer.opening import closing as buffer_closing
 from diskbuffer.runtime import signals
 from diskbuffer.store.segments import mapped
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.draws import Draw
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.native.sampling import Philox, draw_steps
 from diskbuffer.samplers import Uniform
+from diskbuffer.samplers.draws import Draw
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
 

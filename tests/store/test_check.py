@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.cli import main
+from diskbuffer.commands.cli import main
 from diskbuffer.store.checking.findings import Collector, Finder, Finding
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem, Report
@@ -104,7 +104,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def command_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
-    line = [sys.executable, "-c", "import sys; from diskbuffer.cli import main; sys.exit(main())", *arguments]
+    line = [sys.executable, "-c", "import sys; from diskbuffer.commands.cli import main; sys.exit(main())", *arguments]
     return subprocess.run(line, env=environment, cwd=root, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from diskbuffer.native import codec as native
 from diskbuffer.native.checksums import length_word
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.format.encoding import TRIES, Recoder
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.errors import SchemaError
 from diskbuffer.native import codec as native
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.writing import compression

@@ -219,7 +219,7 @@ def test_a_disk_that_has_no_room_to_note_the_writer_does_not_keep_the_lock(
 def test_a_disk_that_marks_have_filled_can_be_emptied(
     how: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
-    from diskbuffer.cli import main
+    from diskbuffer.commands.cli import main
 
     world, path = experience(), tmp_path / "disk" / "store"
 

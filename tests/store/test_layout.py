@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.schema import Schema
+from diskbuffer.schema.schema import Schema
 from diskbuffer.store.format import codec, zarr_metadata
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of

@@ -24,7 +24,7 @@ import diskbuffer as db
 from diskbuffer import editing
 from diskbuffer.native import codec as native
 from diskbuffer.native import webp
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format import checksums, pictures
 from diskbuffer.store.format.codec import BAD_CHECKSUM, BAD_PICTURE
 from diskbuffer.zarr_codec import WebP

@@ -172,7 +172,7 @@ def _all(bound: Any, shape: tuple[int, ...]) -> Any:
 
 
 def describe(space: Space) -> dict[str, Any]:
-    """Return what a store says of a space, as `diskbuffer.environment.describe` has it."""
+    """Return what a store says of a space, as `diskbuffer.schema.environment.describe` has it."""
     kind = space["type"]
     if kind == "Dict":
         return {"kind": kind, "spaces": {str(key): describe(inner) for key, inner in space["subspaces"].items()}}

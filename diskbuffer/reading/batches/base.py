@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import torch
 
-from diskbuffer.draws import Draw
-from diskbuffer.nested import leaves
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
+from diskbuffer.samplers.draws import Draw
+from diskbuffer.schema.nested import leaves
 
 Batch = dict[str, Any]  # tensors, nested for dict observations
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import draws
-from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Request, Windows, as_arrays
 from diskbuffer.reading.batches.transitions import StepArrays
 from diskbuffer.reading.gather.targets import Columns, Memory
+from diskbuffer.samplers import draws
+from diskbuffer.samplers.draws import Draw
 
 ACHIEVED, DESIRED = "obs/achieved_goal", "obs/desired_goal"
 

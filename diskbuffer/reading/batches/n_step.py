@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from diskbuffer.draws import Draw, NSteps
-from diskbuffer.nested import put
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
-from diskbuffer.schema import is_observation
+from diskbuffer.samplers.draws import Draw, NSteps
+from diskbuffer.schema.nested import put
+from diskbuffer.schema.schema import is_observation
 
 
 class NStepArrays(Arrays):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from diskbuffer import draws
-from diskbuffer.draws import Draw, Form
 from diskbuffer.reading.batches.across_episodes import RowArrays
 from diskbuffer.reading.batches.base import Arrays, Request, Windows
 from diskbuffer.reading.batches.hindsight import RelabelledArrays
 from diskbuffer.reading.batches.n_step import NStepArrays
 from diskbuffer.reading.batches.transitions import StepArrays
 from diskbuffer.runtime import forks
+from diskbuffer.samplers import draws
+from diskbuffer.samplers.draws import Draw, Form
 
 _ARRAYS: dict[type[Form], type[Arrays]] = {
     draws.Steps: StepArrays,

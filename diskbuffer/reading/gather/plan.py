@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.draws import Draw
 from diskbuffer.errors import EvictedError
 from diskbuffer.index.index import Index
 from diskbuffer.native import gather
 from diskbuffer.reading.readable import Mapped
+from diskbuffer.samplers.draws import Draw
 
 Int64 = npt.NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.native import gather
 from diskbuffer.native.single_steps import allocate
 from diskbuffer.reading.gather.targets import Columns
-from diskbuffer.schema import is_observation, unescape_key
+from diskbuffer.schema.schema import is_observation, unescape_key
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ import torch
 
 from diskbuffer.native import gather, webp
 from diskbuffer.reading.gather.store_tail import StoreTail
-from diskbuffer.schema import CHECKSUM, Schema
+from diskbuffer.schema.schema import CHECKSUM, Schema
 from diskbuffer.store.format.checksums import OBS, covered
 
 _WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks are in few pages, and all of a chunk is read

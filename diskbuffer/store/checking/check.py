@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.paths import local_path
+from diskbuffer.arguments.paths import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.store import directory
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector

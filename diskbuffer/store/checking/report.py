@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diskbuffer.wording import counted
+from diskbuffer.arguments.wording import counted
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Finder, Finding, lasting
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector, Finder, Finding
 from diskbuffer.store.checking.lost_rows import Identity, find_rows
 from diskbuffer.store.checking.opened import Opened

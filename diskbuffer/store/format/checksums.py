@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from diskbuffer.native import checksums as native
 from diskbuffer.native.arrays import address_of
-from diskbuffer.schema import CHECKSUM, Schema, is_observation
+from diskbuffer.schema.schema import CHECKSUM, Schema, is_observation
 
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diskbuffer.native import codec as native
 from diskbuffer.native import webp
 from diskbuffer.native.arrays import address_of
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format import codec, pictures
 
 Int64 = npt.NDArray[np.int64]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from diskbuffer.native import codec as native
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.checksums import crc32c
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 
 
 class Method(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native import codec as native
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.codec import NONE, Method
 

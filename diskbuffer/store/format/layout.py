@@ -19,9 +19,9 @@ from typing import Any
 
 import google_crc32c
 
-from diskbuffer.environment import is_sane
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
-from diskbuffer.schema import Schema, is_part
+from diskbuffer.schema.environment import is_sane
+from diskbuffer.schema.schema import Schema, is_part
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.sizes import CHUNK_ROWS
 
@@ -74,7 +74,7 @@ class Layout:
     capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
     generation: int = 0  # how often the group was described; of two descriptions of a store the one with the larger counts
     removals: int = 0  # of columns, so far: by it readers know that a column is another one of the same name
-    environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells; see `diskbuffer.environment`
+    environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells: `schema.environment`
     metadata: Mapping[str, Any] | None = None  # the user's own
     removed: tuple[str, ...] = ()  # columns whose files are to be removed, and may be there still
     begins: tuple[int, ...] = ()  # by stream, the position before which rows do not count: steps were cleared; empty for none

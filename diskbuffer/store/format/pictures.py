@@ -21,7 +21,7 @@ import numpy.typing as npt
 from diskbuffer.native import codec as native
 from diskbuffer.native import webp
 from diskbuffer.native.arrays import address_of
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from diskbuffer.store.format.codec import checksum
 
 Int64 = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diskbuffer.errors import SchemaError
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema.schema import Column, Schema
 
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 PACKED_FLOAT_BYTES = 4096  # of floats, which LZ4 hardly makes smaller: states of hundreds of numbers are mapped, too

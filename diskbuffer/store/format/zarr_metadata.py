@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.layout import ATTRIBUTE, CHECKSUMS, SEGMENTS, TABLE_SLOTS, TAIL, Layout
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.arrays import address_of
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, Summed, covered, row_checksums
 from diskbuffer.store.format.encoding import encode_chunks

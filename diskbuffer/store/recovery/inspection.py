@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, Summed, UInt32, covered, row_checksums
 from diskbuffer.store.format.chunks import decode_entry, verify_picture

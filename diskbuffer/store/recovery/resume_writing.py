@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format.checksums import NOT_YET, STEP, covered, row_checksums
 from diskbuffer.store.recovery.inspection import Inspected, is_mixed
 from diskbuffer.store.segments.shard import index_of, write_live

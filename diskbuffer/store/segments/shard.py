@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import fold
 from diskbuffer.store.format.chunks import decode_entry

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.codec import copy_pictures
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, given_method
 from diskbuffer.store.format.encoding import TRIES, Recoder
 from diskbuffer.store.format.layout import Layout

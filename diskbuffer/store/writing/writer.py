@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.store import Store

@@ -19,7 +19,7 @@ import pytest
 
 import diskbuffer as db
 from bench.browser import PHONE, WIDE, chromium, complaints, resize, until, why_not
-from diskbuffer.cli import main
+from diskbuffer.commands.cli import main
 from tests.inspect.page.serving import served
 from tests.inspect.stores import COLUMNS, make_store
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diskbuffer.arguments.paths import local_path
 from diskbuffer.gathering.description import is_gathering, read_description
-from diskbuffer.paths import local_path
-from diskbuffer.schema import KEPT, Column
+from diskbuffer.schema.schema import KEPT, Column
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout

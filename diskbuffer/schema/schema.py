@@ -14,9 +14,9 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.integers import MOST, integer, shown
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.integers import MOST, integer, shown
-from diskbuffer.transforms import Greyscale, Resize, Transforms, check_shape, notation, transforms_of
+from diskbuffer.schema.transforms import Greyscale, Resize, Transforms, check_shape, notation, transforms_of
 
 if TYPE_CHECKING:
     import gymnasium

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.nested import put_argument
-from diskbuffer.schema import KEPT, Column
-from diskbuffer.store_info import StoreInfo
+from diskbuffer.opening.store_info import StoreInfo
+from diskbuffer.schema.nested import put_argument
+from diskbuffer.schema.schema import KEPT, Column
 
 Array = npt.NDArray[Any]
 _MOST_ROWS = 65536  # of derived columns that wait to be written

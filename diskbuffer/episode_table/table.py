@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.conditions import parse
-from diskbuffer.endings import RUNNING
+from diskbuffer.episode_table.conditions import parse
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.episode_columns import list_episodes, row_of, sum_rewards, when_they_ended
+from diskbuffer.schema.endings import RUNNING
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ class EpisodeTable:
         Parameters
         ----------
         which : str, mask, numbers of rows, or slice
-            A condition is text: "return > 10 and ending == 'terminated'"; see `diskbuffer.conditions`.
+            A condition is text: "return > 10 and ending == 'terminated'"; see `diskbuffer.episode_table.conditions`.
 
         Raises
         ------

@@ -13,16 +13,13 @@ import tokenize
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import ENDINGS
 from diskbuffer.errors import InputError
-
-if TYPE_CHECKING:
-    from diskbuffer.episode_table import EpisodeTable
+from diskbuffer.schema.endings import ENDINGS
 
 Bools = npt.NDArray[np.bool_]
 NUMBERS = ("episode", "stream", "start", "length", "return", "age", "ended")
@@ -46,6 +43,15 @@ _ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 
+class Table(Protocol):
+    """Episodes that conditions choose among, by their columns."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> Any:
+        """Return a column, a value for each episode."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """A condition on episodes.
@@ -57,9 +63,9 @@ class Condition:
     """
 
     text: str
-    _apply: Callable[[EpisodeTable], Any]
+    _apply: Callable[[Table], Any]
 
-    def select(self, table: EpisodeTable) -> Bools:
+    def select(self, table: Table) -> Bools:
         """Tell which episodes it holds for, (n,) bool. Numbers that are NaN compare as in Python: only != holds."""
         return np.broadcast_to(np.asarray(self._apply(table), np.bool_), (len(table),)).copy()
 
@@ -69,7 +75,7 @@ class _Value:
     """One side of a comparison: a column, a constant, or a list of constants."""
 
     kind: str  # "number", "text", "truth", "none" or "list"
-    of: Callable[[EpisodeTable], Any]
+    of: Callable[[Table], Any]
     shown: str
     constant: Any = None
     column: str | None = None
@@ -138,7 +144,7 @@ class _Reader:
 
     # What is true or false
 
-    def condition(self, node: ast.expr, depth: int) -> Callable[[EpisodeTable], Any]:
+    def condition(self, node: ast.expr, depth: int) -> Callable[[Table], Any]:
         """Return what applies a condition to a table."""
         if depth > _DEEPEST:
             raise self._wrong(node, f"it is nested in more than {_DEEPEST} levels")
@@ -146,7 +152,7 @@ class _Reader:
             join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
             parts = [self.condition(value, depth + 1) for value in node.values]
 
-            def joined(table: EpisodeTable) -> Any:
+            def joined(table: Table) -> Any:
                 found = parts[0](table)
                 for part in parts[1:]:
                     found = join(found, part(table))
@@ -163,12 +169,12 @@ class _Reader:
             return value.of
         raise self._wrong(node, f"{value.shown} alone is neither true nor false; compare it with something")
 
-    def _comparison(self, node: ast.Compare) -> Callable[[EpisodeTable], Any]:
+    def _comparison(self, node: ast.Compare) -> Callable[[Table], Any]:
         sides = [self._value(side) for side in (node.left, *node.comparators)]
         pairs = zip(node.ops, sides, sides[1:], node.comparators, strict=False)
         parts = [self._compared(op, left, right, at) for op, left, right, at in pairs]
 
-        def chained(table: EpisodeTable) -> Any:
+        def chained(table: Table) -> Any:
             found = parts[0](table)
             for part in parts[1:]:
                 found = np.logical_and(found, part(table))
@@ -176,7 +182,7 @@ class _Reader:
 
         return chained
 
-    def _compared(self, op: ast.cmpop, left: _Value, right: _Value, at: ast.expr) -> Callable[[EpisodeTable], Any]:
+    def _compared(self, op: ast.cmpop, left: _Value, right: _Value, at: ast.expr) -> Callable[[Table], Any]:
         if isinstance(op, ast.In | ast.NotIn):
             inside = self._inside(left, right, at)
             return inside if isinstance(op, ast.In) else lambda table: np.logical_not(inside(table))
@@ -194,7 +200,7 @@ class _Reader:
         compare = _ORDERS[type(op)]
         return lambda table: compare(left.of(table), right.of(table))
 
-    def _missing(self, op: ast.cmpop, left: _Value, right: _Value, at: ast.expr) -> Callable[[EpisodeTable], Any]:
+    def _missing(self, op: ast.cmpop, left: _Value, right: _Value, at: ast.expr) -> Callable[[Table], Any]:
         """Compare with None: no tag, or a return that is not a number."""
         value = right if left.kind == "none" else left
         if not isinstance(op, ast.Eq | ast.NotEq) or value.kind not in ("number", "text"):
@@ -204,14 +210,14 @@ class _Reader:
             return lambda table: np.equal(np.equal(value.of(table), ""), same)
         return lambda table: np.equal(np.isnan(value.of(table)), same)
 
-    def _inside(self, left: _Value, right: _Value, at: ast.expr) -> Callable[[EpisodeTable], Any]:
+    def _inside(self, left: _Value, right: _Value, at: ast.expr) -> Callable[[Table], Any]:
         if right.kind == "text" and left.kind == "text":
             return lambda table: np.strings.find(np.asarray(right.of(table)), np.asarray(left.of(table))) >= 0
         if right.kind != "list":
             raise self._wrong(at, f"'in' needs a list, such as (0, 1), or a text; {right.shown} is {_KINDS[right.kind]}")
         parts = [self._compared(ast.Eq(), left, one, at) for one in right.constant]
 
-        def inside(table: EpisodeTable) -> Any:
+        def inside(table: Table) -> Any:
             found: Any = np.zeros(len(table), np.bool_)
             for part in parts:
                 found = np.logical_or(found, part(table))

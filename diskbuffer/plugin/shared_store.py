@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from diskbuffer.arguments.integers import integer_or_none
+from diskbuffer.arguments.paths import local_path
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
-from diskbuffer.integers import integer_or_none
-from diskbuffer.paths import local_path
 from diskbuffer.runtime import forks
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diskbuffer.schema import escape_key, unescape_key
+from diskbuffer.schema.schema import escape_key, unescape_key
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:

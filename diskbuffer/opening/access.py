@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, ReadOnlyError
 
 if TYPE_CHECKING:
-    from diskbuffer.closing import Closing
     from diskbuffer.gathering.store import GatheredStore
+    from diskbuffer.opening.closing import Closing
     from diskbuffer.reading.batch_reader import BatchReader
     from diskbuffer.recording.recorder import Recorder
     from diskbuffer.recording.stream_log import StreamLog

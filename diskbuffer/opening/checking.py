@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from diskbuffer.arguments.paths import local_path
 from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.description import is_gathering
-from diskbuffer.paths import local_path
 from diskbuffer.store.checking.check import check as check_one
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.system.files import Files

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema import Column
+from diskbuffer.schema.schema import Column
 
 
 class Rows(Protocol):

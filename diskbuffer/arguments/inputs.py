@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.arguments.integers import MOST, shown
 from diskbuffer.errors import InputError
-from diskbuffer.integers import MOST, shown
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
@@ -68,7 +68,7 @@ def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int6
 def integers(name: str, values: Any, axes: tuple[int, ...] = (1,)) -> npt.NDArray[np.int64]:
     """Return integers as an array with one of so many axes; an InputError where they are none, such as floats.
 
-    It may share its memory with what was given. See `diskbuffer.integers.integer`, which is the same for a single one.
+    It may share its memory with what was given. See `diskbuffer.arguments.integers.integer`, which is the same for a single one.
     """
     found = as_array(name, values)
     fits = found.dtype.kind == "i" or (found.dtype.kind == "u" and (found.itemsize < 8 or (found <= MOST).all()))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 
+from diskbuffer.arguments.paths import local_path
 from diskbuffer.errors import NotAStoreError
 from diskbuffer.gathering import learner_lock
 from diskbuffer.gathering import marks as gathered
 from diskbuffer.gathering.description import is_gathering
-from diskbuffer.paths import local_path
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks as stored

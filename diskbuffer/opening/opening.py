@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from diskbuffer.arguments.wording import either
 from diskbuffer.errors import InputError, LockedError, NotAStoreError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
@@ -28,7 +29,6 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
-from diskbuffer.wording import either
 
 
 @dataclass(frozen=True)

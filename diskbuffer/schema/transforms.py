@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from diskbuffer.arguments.integers import integer, shown
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.integers import integer, shown
 
 MOST_PIXELS = 2**23  # of a picture that is given: 4K has fewer. `native/kernels/transforms.cpp` relies on it
 _NOTATION = re.compile(r"greyscale|resize:([1-9]\d{0,6})x([1-9]\d{0,6})")

@@ -10,20 +10,24 @@ from __future__ import annotations
 import importlib
 import typing
 
-from diskbuffer.endings import CUT_OFF, RUNNING
-from diskbuffer.environment import describe as describe_spaces
-from diskbuffer.environment import is_sane
-from diskbuffer.environment import numbers as as_numbers
-from diskbuffer.episode_data import Contents, EpisodeData, Format, Rows, Source, Writer
-from diskbuffer.episode_table import EpisodeTable
-from diskbuffer.integers import integer, integer_or_none, shown
-from diskbuffer.nested import leaves, one_of, put, put_argument, value_at
-from diskbuffer.paths import local_path
+from diskbuffer.arguments.integers import integer, integer_or_none, shown
+from diskbuffer.arguments.paths import local_path
+from diskbuffer.arguments.shown import Picture, Video
+from diskbuffer.arguments.wording import counted, either, for_command_line, format_option
+from diskbuffer.arguments.wording import size as human_size
+from diskbuffer.episode_table.episode_data import Contents, EpisodeData, Format, Rows, Source, Writer
+from diskbuffer.episode_table.table import EpisodeTable
+from diskbuffer.opening.store_info import StoreInfo, StoreUsage, read_info, writers_of
 from diskbuffer.reader import Reader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
 from diskbuffer.runtime.packages import require
 from diskbuffer.runtime.progress import bar as progress_bar
-from diskbuffer.schema import (
+from diskbuffer.schema.endings import CUT_OFF, RUNNING
+from diskbuffer.schema.environment import describe as describe_spaces
+from diskbuffer.schema.environment import is_sane
+from diskbuffer.schema.environment import numbers as as_numbers
+from diskbuffer.schema.nested import leaves, one_of, put, put_argument, value_at
+from diskbuffer.schema.schema import (
     BUILT_IN,
     FLAGS,
     KEPT,
@@ -34,22 +38,18 @@ from diskbuffer.schema import (
     is_observation,
     unescape_key,
 )
-from diskbuffer.shown import Picture, Video
 from diskbuffer.store.building import is_there as is_store
-from diskbuffer.store_info import StoreInfo, StoreUsage, read_info, writers_of
-from diskbuffer.wording import counted, either, for_command_line, format_option
-from diskbuffer.wording import size as human_size
 
 if typing.TYPE_CHECKING:
-    from diskbuffer.appender import Appender
+    from diskbuffer.arguments.inputs import as_array, step_names
     from diskbuffer.columns.map_steps import arrays_of, names_of
-    from diskbuffer.inputs import as_array, step_names
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
+    from diskbuffer.plugin.appender import Appender
+    from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform
     from diskbuffer.reading.episode_reader import EpisodeReader
-    from diskbuffer.shared_store import SharedStore
 
 __all__ = [
     "BUILT_IN",
@@ -113,15 +113,15 @@ __all__ = [
 ]
 
 _LATER = {
-    "Appender": "diskbuffer.appender",
+    "Appender": "diskbuffer.plugin.appender",
     "interleave": "diskbuffer.native.transforms",
     "power": "diskbuffer.native.sampling",
-    "SharedStore": "diskbuffer.shared_store",
+    "SharedStore": "diskbuffer.plugin.shared_store",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
-    "step_names": "diskbuffer.inputs",
-    "as_array": "diskbuffer.inputs",
+    "step_names": "diskbuffer.arguments.inputs",
+    "as_array": "diskbuffer.arguments.inputs",
     "arrays_of": "diskbuffer.columns.map_steps",
     "names_of": "diskbuffer.columns.map_steps",
 }

@@ -14,7 +14,7 @@ from diskbuffer.gathering import learner_lock
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.restore_index import read_index
-from diskbuffer.schema import TAG
+from diskbuffer.schema.schema import TAG
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS

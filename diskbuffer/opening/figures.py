@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from diskbuffer.access import Access
 from diskbuffer.index.fields import LOW
+from diskbuffer.opening.access import Access
 from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.store.store import Store
 

@@ -1,0 +1,1 @@
+"""What callers give, checked, and how messages say it."""
