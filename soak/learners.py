@@ -510,8 +510,9 @@ class Schedule:
 
     def _kept_now(self) -> set[int]:
         """Return the steps that are kept, of writers that are gone, too."""
-        for name in self._open:
-            self._look_at(name)
+        for name in list(self._open):  # one of which a call within may close
+            if name in self._open:
+                self._look_at(name)
         nested, self._nested = self._nested, True
         try:
             for name in self._writers:

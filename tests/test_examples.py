@@ -79,7 +79,7 @@ def test_collectors_of_torchrl_write_into_shards_of_ray(tmp_path: Path) -> None:
 
 def run(name: str, *options: object) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, options)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store.copies.backup import _Backup
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.segments.table import SegmentTable
 from tests.conftest import steps_of
@@ -194,3 +196,26 @@ def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
         assert world.check(buffer) == 700
         with db.ReplayBuffer(copy, mode="r") as other:
             assert world.check(other) == 600
+
+
+@pytest.mark.parametrize("last", ["action", "is_last", "reward", "row_checksum", "terminated", "truncated"])
+def test_a_writer_that_comes_and_goes_while_a_copy_is_made_is_noticed(
+    last: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes between two of the files that are copied; the store is closed before and after."""
+    world, write = experience(1), _Backup._write
+    with world.open(tmp_path / "store", None, segment_rows=64) as buffer:
+        feeder(world, buffer).add(37)
+
+    def beside(self: _Backup, name: str, values: npt.NDArray[np.uint8]) -> None:
+        write(self, name, values)
+        if name.startswith(f"{last}/c.0"):
+            monkeypatch.setattr(_Backup, "_write", write)
+            with world.open(tmp_path / "store", None, segment_rows=64) as buffer:
+                feeder(world, buffer).add(3)
+
+    monkeypatch.setattr(_Backup, "_write", beside)
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+        copy = reader.copies.snapshot(tmp_path / "copy")
+    with db.ReplayBuffer(copy, mode="r") as buffer:
+        assert world.check(buffer) == 40

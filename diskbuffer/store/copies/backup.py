@@ -179,7 +179,7 @@ class _Backup:
         """Describe the copy, and note how it was left."""
         now, _ = directory.read_metadata(self._source)
         state = State.read(self._source, self._layout.salt)
-        opened = self._state is not None and self._state.clean and (state is None or not state.clean)
+        opened = self._state is not None and self._state.clean and state != self._state  # and perhaps closed again
         if opened or now.removals != self._layout.removals:  # rows that were in columns alone went back into the tail
             raise EvictedError(f"{self._source.root}: its columns were changed, or a writer came, while it was copied")
         if self._state is not None:
