@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,14 +177,20 @@ class Chunks:
             assert native.decode(offset, size, self._chunk, self._chunk, target, scratch) == 0
 
 
-def codecs(report: Report, directory: Path) -> None:
-    """Try every codec on every kind of frames; then extend by frames, and seal them."""
-    rounds, chunks, n = (3, 10, 512) if report.quick else (7, 40, 2048)
+def _kinds(report: Report, n: int) -> Iterator[tuple[str, UInt8]]:
+    """Yield frames of each kind that can be made here."""
     for kind, (make, missing) in KINDS.items():
         if why := missing():
             report.left_out(kind, why)
-            continue
-        whole = make(4000)[: 4000 // ROWS * ROWS]
+        else:
+            yield kind, make(n)
+
+
+def codecs(report: Report, directory: Path) -> None:
+    """Try every codec on every kind of frames; then extend by frames, and seal them."""
+    rounds, chunks, n = (3, 10, 512) if report.quick else (7, 40, 2048)
+    for kind, found in _kinds(report, 4000):
+        whole = found[: 4000 // ROWS * ROWS]
         each = whole.reshape(-1, ROWS, *whole.shape[1:])
         pixels = each[np.linspace(0, len(each) - 1, chunks).astype(np.int64)].reshape(-1, *whole.shape[1:])
         made, share = {codec: Chunks(pixels) for codec in SEALED}, dict[str, float]()
@@ -215,11 +221,7 @@ def codecs(report: Report, directory: Path) -> None:
 def beside(report: Report, directory: Path) -> None:
     """Pack beside what adds, and what learns."""
     rounds, seconds, n = (1, 0.5, 400) if report.quick else (5, 2.0, 4000)
-    for kind, (make, missing) in KINDS.items():
-        if why := missing():
-            report.left_out(kind, why)
-            continue
-        pixels = make(n)
+    for kind, pixels in _kinds(report, n):
         packers = {name: Packer(pixels, codec) for name, codec in CODECS.items()}
         jobs = {"add": ("steps", adding(directory / kind, pixels)), "a learner": ("updates", learning(pixels))}
         for what, (unit, work) in jobs.items():

@@ -37,7 +37,6 @@ TURNED = 20  # moments of a recording between two writes whose order is turned r
 CALLS = 25  # of a recording
 AGAIN_CALLS = 12  # of a recording that goes on after a crash
 KINDS: tuple[Kind, ...] = ("nothing", "data only", "metadata only", "random", "random")
-DETERMINISTIC = 3  # the first of them
 
 # What the crash campaign does not notice, and why that is right.
 NEEDLESS: dict[str, str] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.commands.arguments import AnyStore, Json, Whole
+from diskbuffer.commands.arguments import AnyStore, Whole
 from diskbuffer.commands.output import WELL, WRONG, complain, plain, show_json, told_of_damage
 from diskbuffer.commands.output import show as shown
 from diskbuffer.commands.stats import distributions
@@ -36,7 +36,7 @@ def show(
     steps: str | None = None,
     fps: float = 15,
     scale: Whole = 1,
-    json: Json = False,
+    json: bool = False,
 ) -> int:
     """Show an episode: how its rewards, actions and other values are distributed. Without an id, the newest one that is over.
 
@@ -59,6 +59,8 @@ def show(
         Frames a second of a movie.
     scale
         How many pixels, each way, one pixel of a movie becomes.
+    json
+        Print JSON: the episode, and what was recorded at which of its steps: all, or, of very many, every so many.
     """
     if out is not None and out.suffix.lower() not in _SUFFIXES:
         raise InputError(f"--out must end with one of {', '.join(_SUFFIXES)}, found {out.name!r}")

@@ -222,6 +222,21 @@ def test_parts_of_observations_may_have_any_name(tmp_path: Path, opened: list[An
         DiskDictReplayBuffer(50, spaces.Dict({"frame": space["frame"]}), actions, "cpu", path=tmp_path / "store")
 
 
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("as_given", [lambda values: values[None], list, np.asarray], ids=["an axis more", "a list", "an array"])
+def test_rewards_and_ends_come_as_the_library_takes_them(
+    n_envs: int, as_given: Callable[[Any], Any], tmp_path: Path, opened: list[Any]
+) -> None:
+    space, action = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+    theirs = ReplayBuffer(10, space, action, "cpu", n_envs=n_envs)
+    ours = DiskReplayBuffer(10, space, action, "cpu", n_envs=n_envs, path=tmp_path / "store")
+    opened.append(ours)
+    obs, reward, done = np.ones((n_envs, 2), np.float32), np.arange(1.0, n_envs + 1), np.arange(n_envs) % 2.0
+    for buffer in (theirs, ours):
+        buffer.add(obs, obs, np.zeros((n_envs, 1), np.int64), as_given(reward), as_given(done), [{}] * n_envs)
+    draws_are_the_same(ours, theirs)
+
+
 @pytest.mark.parametrize("wrong", [np.float32(1), np.array(1.0), np.zeros((1, 3)), None, {"goal": np.zeros((1, 3))}])
 def test_what_is_no_dict_observation_is_refused_by_name_and_nothing_is_added(
     wrong: Any, tmp_path: Path, opened: list[Any]

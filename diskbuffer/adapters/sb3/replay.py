@@ -134,7 +134,7 @@ class DiskReplayBuffer(ReplayBuffer):
             A shape does not fit, or a value does not fit the space's dtype. Nothing was added.
         """
         each, opening = (self.n_envs,), not self.stored.writes
-        action = shaped("action", action, (self.n_envs, self.action_dim))
+        action, reward = shaped("action", action, (self.n_envs, self.action_dim)), shaped("reward", reward, each)
         terminated, truncated = shaped("done", done, each), self._no_timeouts
         timed_out = [info.get("TimeLimit.truncated", False) for info in infos] if self.handle_timeout_termination else ()
         if any(timed_out):

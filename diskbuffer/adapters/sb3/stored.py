@@ -135,7 +135,7 @@ class Stored(SharedStore):
         except StackError:
             if not terminated.any():
                 raise
-            buffer.add(before, action, reward, self._moved_on(before, after, terminated), terminated, truncated)
+            buffer.add(before, action, reward, self._moved_on(before, after, terminated.astype(np.bool_)), terminated, truncated)
 
     def add_of_rollout(self, obs: Obs, action: Array, reward: Array, next_obs: Obs, terminated: Array, truncated: Array) -> None:
         """Add a step of every environment; where an episode ends, only the newest frame of `next_obs` is taken."""
@@ -147,7 +147,6 @@ class Stored(SharedStore):
         """Return what came after stacks: of some environments, these moved on to the newest frame after them."""
         if self._stack == 1 or not where.any():
             return after
-        where = where.astype(np.bool_, copy=False)
         moved = {name: part.copy() for name, part in parts_of(after).items()}
         for name, part in moved.items():
             part[where, :-1] = parts_of(before)[name][where, 1:]
