@@ -2,7 +2,7 @@
 
 Three campaigns: whole stores are changed by a seeded mutator, with right checksums, opened and read in a process that may
 crash, hang (10 s), take too much memory (2 GB), run code or open files elsewhere, which an audit hook sees; hostile chunks go
-to the compiled decoder (`soak.decoder`); changed states go to samplers.
+to the compiled decoder (`soak.decoder`); changed states go to samplers. Links that lead elsewhere are those of `soak.links`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 import diskbuffer as db
+from diskbuffer.schema.nested import put
 from soak import decoder, vouching
 from soak.damage import check
 from soak.table import Row, settled, tally
@@ -44,6 +46,7 @@ BROKEN = {
     "flags": "returned bools that are neither 0 nor 1",
     "untyped": "an error that is no DiskBufferError",
 }
+HUGE = "chunks of more than 2 GB"
 _DEEP = "deep"  # stands for nesting that `json.dumps` could not write
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 7, 8, 2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53, 2**62, 2**63 - 1, 2**63, 2**64),
@@ -53,24 +56,8 @@ HOSTILE: tuple[Any, ...] = (
     *([], [[]], {}, {"a": 1}, [1] * 33, [1] * 70, [2**31] * 3, [2**62, 2], [0], [-1], [3.5], ["3"], [0] * 100_000, _DEEP),
 )
 NAMES: tuple[str, ...] = (
-    *(
-        "../../x",
-        "a/../../b",
-        "",
-        "\0",
-        "/x",
-        "obs",
-        "obs/",
-        "/",
-        "_segments",
-        "_tail/obs",
-        "x" * 300,
-        "é",
-        "\uff41",
-        "class",
-        "tag",
-    ),
-    *("next_obs", "steps", "priority", "is_last/x", "obs/a/b/c/d/e", "c", "zarr", "terminated"),
+    *("../../x", "a/../../b", "", "\0", "/x", "obs", "obs/", "/", "_segments", "_tail/obs", "x" * 300, "é", "\uff41", "class"),
+    *("tag", "next_obs", "steps", "priority", "is_last/x", "obs/a/b/c/d/e", "c", "zarr", "terminated"),
 )
 NUMBERS: tuple[int, ...] = (
     *(-(2**63), -(2**62), -1, 0, 1, 7, 8, 15, 16, 17, 48, 2**20, 2**31 - 1, 2**31, 2**32, 2**62),
@@ -94,18 +81,40 @@ def mutate(root: Path, rng: random.Random) -> list[str]:
     return done
 
 
-def _described(root: Path) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads((root / "zarr.json").read_bytes())["attributes"]["diskbuffer"]
-    return described
+def replace(path: Path, data: bytes) -> None:
+    """Put a new file in a file's place."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
+def remove(root: Path) -> None:
+    """Remove what was a store; there may be anything now."""
+    if root.is_symlink() or root.is_file():
+        root.unlink()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def hostile_json(told: Any) -> bytes:
+    """Return what `mutate_json` made as it is written."""
+    return json.dumps(told).replace(f'"{_DEEP}"', "[" * 20_000 + "]" * 20_000).encode(errors="surrogatepass")
+
+
+@contextlib.contextmanager
+def _metadata(root: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Have the group's metadata, and what the store says of itself in it; they are written again."""
+    metadata = json.loads((root / "zarr.json").read_bytes())
+    yield metadata, metadata["attributes"]["diskbuffer"]
+    replace(root / "zarr.json", hostile_json(metadata))
+
+
+def _described(root: Path) -> Any:
+    return json.loads((root / "zarr.json").read_bytes())["attributes"]["diskbuffer"]
 
 
 def _attributes(root: Path, rng: random.Random) -> str:
     """Put something else into what the store says of itself."""
-    metadata = json.loads((root / "zarr.json").read_bytes())
-    place = metadata["attributes"] if rng.random() < 0.85 else metadata
-    what = mutate_json(place, rng)
-    _write_json(root / "zarr.json", metadata)
-    return what
+    with _metadata(root) as (metadata, _):
+        return mutate_json(metadata["attributes"] if rng.random() < 0.85 else metadata, rng)
 
 
 def mutate_json(place: Any, rng: random.Random) -> str:
@@ -118,10 +127,9 @@ def mutate_json(place: Any, rng: random.Random) -> str:
         key = rng.choice(keys)
         steps.append(key)
         inner = place[key]
-        if isinstance(inner, dict | list) and inner and (isinstance(inner, dict) or rng.random() < 0.6) and rng.random() < 0.95:
-            place = inner
-            continue
-        break
+        if not (isinstance(inner, dict | list) and inner and rng.random() < (0.95 if isinstance(inner, dict) else 0.57)):
+            break
+        place = inner
     way = rng.randrange(8)
     if way == 0:
         del place[key]
@@ -130,92 +138,82 @@ def mutate_json(place: Any, rng: random.Random) -> str:
         name = rng.choice(NAMES)
         place[name] = place.pop(key)
         return f"{steps} named {name!r}"
+    choices: tuple[Any, ...] = HOSTILE
     if way == 2 and isinstance(inner, int):
-        place[key] = rng.choice((inner + 1, inner - 1, inner * 2, inner * 2**20, -inner, float(inner), str(inner), [inner]))
+        choices = (inner + 1, inner - 1, inner * 2, inner * 2**20, -inner, float(inner), str(inner), [inner])
     elif way == 3 and isinstance(inner, list):
-        place[key] = rng.choice(
-            (inner * 3, inner[::-1], [*inner, rng.choice(HOSTILE)], inner * (1000 if len(inner) < 100 else 2))
-        )
+        choices = (inner * 3, inner[::-1], [*inner, rng.choice(HOSTILE)], inner * (1000 if len(inner) < 100 else 2))
     elif way == 4:
-        place[key] = copy.deepcopy(place[rng.choice(keys)])
-    else:
-        place[key] = rng.choice(HOSTILE)
+        choices = (copy.deepcopy(place[rng.choice(keys)]),)
+    place[key] = rng.choice(choices)
     return f"{steps} set to {reprlib.repr(place[key])}"
-
-
-def _write_json(path: Path, metadata: Any) -> None:
-    text = json.dumps(metadata).replace(f'"{_DEEP}"', "[" * 20_000 + "]" * 20_000)
-    _replace(path, text.encode(errors="surrogatepass"))
 
 
 def _raw_json(root: Path, rng: random.Random) -> str:
     """Damage the text itself."""
-    name = rng.choice(["zarr.json", "zarr.json", str(rng.choice(sorted(root.rglob("zarr.json"))).relative_to(root))])
-    text = bytearray((root / name).read_bytes())
+    file = rng.choice([root / "zarr.json", root / "zarr.json", rng.choice(sorted(root.rglob("zarr.json")))])
+    text = bytearray(file.read_bytes())
     at = rng.randrange(len(text))
-    text[at : at + rng.choice((0, 1, 40, len(text)))] = rng.choice(
-        (b"", b"\xff\xfe", b"[" * 100_000, b'{"a":', b"\0", b"1e999", b"9" * 5000)
-    )
-    _replace(root / name, bytes(text))
-    return f"{name} at {at}"
+    parts = (b"", b"\xff\xfe", b"[" * 100_000, b'{"a":', b"\0", b"1e999", b"9" * 5000)
+    text[at : at + rng.choice((0, 1, 40, len(text)))] = rng.choice(parts)
+    replace(file, bytes(text))
+    return f"{file.relative_to(root)} at {at}"
 
 
 def _column(root: Path, rng: random.Random) -> str:
     """Give a column another shape or dtype, and files that fit it; as large as they are, they take no room."""
-    metadata = json.loads((root / "zarr.json").read_bytes())
-    described = metadata["attributes"]["diskbuffer"]
-    name = rng.choice(list(described["columns"]))
-    column = described["columns"][name]
     shapes: Any = ([], [1], [3], *([2**n] for n in (10, 20, 27, 31, 40, 59)), [2, 3], [34, 33], *([1] * n for n in (5, 33, 64)))
-    column["shape"] = rng.choice((column["shape"], rng.choice(shapes)))
-    column["dtype"] = rng.choice((column["dtype"], *("bool", "int8", "float16", "float64", "complex128", "uint16")))
-    column["derived"] = rng.choice((column["derived"], column["derived"], True, False))
-    if rng.random() < 0.4:
-        described["chunk_rows"] = {**described["chunk_rows"], name: rng.choice((1, 2, 4, 8))}
-    elif rng.random() < 0.2:
-        described["chunk_rows"].pop(name, None)
-    rows = described["segment_rows"] = rng.choice((described["segment_rows"],) * 6 + (8, 32, 2**16, 2**30))
-    described["streams"] = rng.choice((described["streams"],) * 6 + (1, 2, 3, 10_000))
-    _write_json(root / "zarr.json", metadata)
+    with _metadata(root) as (_, described):
+        name = rng.choice(list(described["columns"]))
+        column = described["columns"][name]
+        column["shape"] = rng.choice((column["shape"], rng.choice(shapes)))
+        column["dtype"] = rng.choice((column["dtype"], *("bool", "int8", "float16", "float64", "complex128", "uint16")))
+        column["derived"] = rng.choice((column["derived"], column["derived"], True, False))
+        if rng.random() < 0.4:
+            described["chunk_rows"] = {**described["chunk_rows"], name: rng.choice((1, 2, 4, 8))}
+        elif rng.random() < 0.2:
+            described["chunk_rows"].pop(name, None)
+        described["segment_rows"] = rng.choice((described["segment_rows"],) * 6 + (8, 32, 2**16, 2**30))
+        described["streams"] = rng.choice((described["streams"],) * 6 + (1, 2, 3, 10_000))
     for path, other in described["columns"].items():  # all, for the rows of a segment may be others
         with contextlib.suppress(OSError, OverflowError):
-            each = math.prod(other["shape"]) * np.dtype(other["dtype"]).itemsize
-            size = rows * each if path not in described["chunk_rows"] else -1
-            for file in (root / path).glob("c.*"):
-                dims = len(other["shape"])
-                wanted = file.with_name("c." + file.name.split(".")[1] + ".0" * dims)
-                file.rename(wanted)
-                if size >= 0:
-                    os.truncate(wanted, size)
-            if size < 0:
-                tail = root / "_tail" / path / ("c.0.0" + ".0" * len(other["shape"]))
-                tail.parent.mkdir(parents=True, exist_ok=True)
-                with tail.open("ab") as opened:
-                    opened.truncate(described["streams"] * described["tail_rows"] * each)
-    for path in described["columns"]:  # checksums of columns that are flat now
-        place = root / "_segments/checksum" / path
-        place.mkdir(parents=True, exist_ok=True)
-        if not (place / "c.0").exists():
-            (place / "c.0").write_bytes(bytes(4096 * 4))
+            _fit_files(root, described, path, other)
+        checksums = root / "_segments/checksum" / path / "c.0"  # of columns that are flat now
+        checksums.parent.mkdir(parents=True, exist_ok=True)
+        if not checksums.exists():
+            checksums.write_bytes(bytes(4096 * 4))
     return f"{name}: {column}"
+
+
+def _fit_files(root: Path, described: Any, path: str, column: Any) -> None:
+    each, zeros = math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize, ".0" * len(column["shape"])
+    for file in (root / path).glob("c.*"):
+        wanted = file.with_name("c." + file.name.split(".")[1] + zeros)
+        file.rename(wanted)
+        if path not in described["chunk_rows"]:
+            os.truncate(wanted, described["segment_rows"] * each)
+    if path in described["chunk_rows"]:
+        tail = root / "_tail" / path / f"c.0.0{zeros}"
+        tail.parent.mkdir(parents=True, exist_ok=True)
+        with tail.open("ab") as opened:
+            opened.truncate(described["streams"] * described["tail_rows"] * each)
 
 
 def _table(root: Path, rng: random.Random) -> str:
     """Put other numbers into the segment table, mostly where it is in use."""
-    slots = _slots(root)
-    told = []
+    slots, told = _slots(root), []
     for _ in range(rng.choice((1, 1, 2, 4, 20))):
         file = rng.choice([file for file in sorted((root / "_segments").rglob("c.*")) if file.stat().st_size])
         data = bytearray(file.read_bytes())
         width = max(1, len(data) // 4096)
         slot = rng.choice((*slots, rng.randrange(len(data) // width)))
         value = rng.choice((*NUMBERS, rng.randrange(2**63), *(16 * n for n in range(8))))
+        new = (value % 2**64).to_bytes(8, "little")[:width]
         if rng.random() < 0.3:
             other = rng.choice(slots)
-            data[slot * width : (slot + 1) * width] = data[other * width : (other + 1) * width]
-        else:
-            data[slot * width : (slot + 1) * width] = (value % 2**64).to_bytes(8, "little")[:width]
-        _replace(file, bytes(data))
+            new = bytes(data[other * width : (other + 1) * width])
+        data[slot * width : (slot + 1) * width] = new
+        replace(file, bytes(data))
         told.append(f"{file.parent.name}[{slot}] {value}")
     return ", ".join(told[:4])
 
@@ -234,7 +232,7 @@ def _first_rows(root: Path, rng: random.Random) -> str:
         file = root / "_segments" / name / "c.0"
         numbers = np.frombuffer(file.read_bytes(), np.int64).copy()
         numbers[_slots(root)] = np.minimum(numbers[_slots(root)], 2**20) + shift
-        _replace(file, numbers.tobytes())
+        replace(file, numbers.tobytes())
     return f"moved by {shift}"
 
 
@@ -248,184 +246,132 @@ def _state(root: Path, rng: random.Random) -> str:
         found["synced"] = rng.choice(([n * 2 for n in found["synced"]], [rng.choice(NUMBERS) for _ in found["synced"]]))
     if rng.random() < 0.2:
         mutate_json(found, rng)
-    _write_json(name, found)
+    replace(name, hostile_json(found))
     return reprlib.repr(found)
 
 
-def _shards(root: Path) -> list[Path]:
-    return [file for path in _described(root)["chunk_rows"] for file in sorted((root / path).glob("c.*")) if file.stat().st_size]
+def _a_shard(root: Path, rng: random.Random) -> tuple[Path, int, int]:
+    """Return a shard, how many chunks it has, and how many bytes a chunk holds."""
+    described = _described(root)
+    shards = [(path, file) for path in described["chunk_rows"] for file in sorted((root / path).glob("c.*"))]
+    path, shard = rng.choice([(path, file) for path, file in shards if file.stat().st_size])
+    column, rows = described["columns"][path], described["chunk_rows"][path]
+    return shard, described["segment_rows"] // rows, math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize * rows
 
 
 def _index(root: Path, rng: random.Random) -> str:
     """Put other offsets and sizes into a shard's index."""
-    shard, chunks = _a_shard(root, rng)
+    shard, chunks, _ = _a_shard(root, rng)
     data = bytearray(shard.read_bytes())
     for _ in range(rng.choice((1, 2, 8))):
-        at = len(data) - 16 * chunks + 8 * rng.randrange(int(2 * chunks))
+        at = len(data) - 16 * chunks + 8 * rng.randrange(2 * chunks)
         near = (len(data), len(data) - 16 * chunks, len(data) - 16 * chunks - 1, 2**64 - len(data), 2**63 - len(data))
         value = rng.choice((*NUMBERS, *near, rng.randrange(len(data)), int.from_bytes(data[at : at + 8], "little") + 1))
         data[at : at + 8] = (value % 2**64).to_bytes(8, "little")
     if rng.random() < 0.3:
-        data = data[rng.randrange(len(data)) :] if rng.random() < 0.5 else data[: rng.randrange(len(data))]
-    _replace(shard, bytes(data))
+        cut = rng.randrange(len(data))
+        data = data[cut:] if rng.random() < 0.5 else data[:cut]
+    replace(shard, bytes(data))
     return str(shard.relative_to(root))
-
-
-def _a_shard(root: Path, rng: random.Random) -> tuple[Path, int]:
-    shard = rng.choice(_shards(root))
-    described = _described(root)
-    path = str(shard.parent.relative_to(root))
-    return shard, described["segment_rows"] // described["chunk_rows"][path]
 
 
 def _chunk(root: Path, rng: random.Random) -> str:
     """Put a hostile chunk where one is, its checksum right; the index is told of its size."""
-    shard, chunks = _a_shard(root, rng)
+    shard, chunks, wanted = _a_shard(root, rng)
     data = bytearray(shard.read_bytes())
-    entry = len(data) - 16 * chunks + 16 * rng.randrange(int(chunks))
+    end = len(data) - 16 * chunks
+    entry = end + 16 * rng.randrange(chunks)
     at, size = (int.from_bytes(data[entry + n : entry + n + 8], "little") for n in (0, 8))
     if at + size > len(data):
         return "nothing"
-    path = str(shard.parent.relative_to(root))
-    column, rows = _described(root)["columns"][path], _described(root)["chunk_rows"][path]
-    wanted = math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize * rows
-    body = decoder.mutated(bytes(data[at : at + size - 4]), wanted, rng)
-    new = decoder.vouched(body)
+    new = decoder.vouched(decoder.mutated(bytes(data[at : at + size - 4]), wanted, rng))
     if len(new) > size:  # appended behind the others
-        end = len(data) - 16 * chunks
-        pad = -len(new) % 16
-        data[end:end] = new + bytes(pad)
-        entry += len(new) + pad
+        added = new + bytes(-len(new) % 16)
+        data[end:end] = added
+        entry += len(added)
         data[entry : entry + 8] = end.to_bytes(8, "little")
     else:
         data[at : at + len(new)] = new
     data[entry + 8 : entry + 16] = len(new).to_bytes(8, "little")
-    _replace(shard, bytes(data))
+    replace(shard, bytes(data))
     return f"{shard.relative_to(root)}, entry {entry}"
+
+
+def _huge_chunk(root: Path, rng: random.Random) -> str:
+    """Have a chunk of more than 2 GB, most of it a hole: sizes of 32 bits become negative."""
+    shard, chunks, wanted = _a_shard(root, rng)
+    size = 2**31 + 4096
+    head = bytes([2, 1, 0x20, 1]) + wanted.to_bytes(4, "little") * 2 + (size - 4).to_bytes(4, "little")
+    head += (20).to_bytes(4, "little") + (size - 28).to_bytes(4, "little")
+    checksum, zeros = google_crc32c.value(head.ljust(4092, b"\0")), bytes(2**20)
+    for _ in range((size - 4096) // 2**20):
+        checksum = google_crc32c.extend(checksum, zeros)
+    replace(shard, head)
+    with shard.open("r+b") as opened:
+        opened.seek(size - 4)
+        opened.write(checksum.to_bytes(4, "little") + np.tile(np.array([0, size], np.int64), (chunks, 1)).tobytes())
+    return str(shard.relative_to(root))
 
 
 def _data(root: Path, rng: random.Random) -> str:
     """Put other bytes into rows: flags, tags, frames in the tail."""
-    files = [file for file in root.rglob("c.*") if file.stat().st_size and "_segments" not in file.parts]
-    likely = [
-        file for file in files if file.parent.name in ("is_last", "terminated", "truncated", "tag") or "_tail" in file.parts
-    ]
-    file = rng.choice(sorted(likely if rng.random() < 0.7 else files))
+    files = sorted(file for file in root.rglob("c.*") if file.stat().st_size and "_segments" not in file.parts)
+    flags = ("is_last", "terminated", "truncated", "tag")
+    likely = [file for file in files if file.parent.name in flags or "_tail" in file.parts]
+    file = rng.choice(likely if rng.random() < 0.7 else files)
     data = bytearray(file.read_bytes())
     for _ in range(rng.choice((1, 4, 40))):
         data[rng.randrange(len(data))] = rng.choice((0, 1, 2, 255, rng.randrange(256)))
     if rng.random() < 0.2:
         data = bytearray(bytes([rng.choice((1, 2, 255))]) * len(data))
-    _replace(file, bytes(data))
+    replace(file, bytes(data))
     return str(file.relative_to(root))
 
 
 def _file(root: Path, rng: random.Random) -> str:
     """Put something in a file's place: another file, a directory, a link, a pipe."""
-    files = sorted(file for file in root.rglob("*") if file.is_file())
-    file = rng.choice(files)
-    way = rng.choice(("other", "directory", "pipe", "loop", "inner link", "gone", "longer", "empty"))
+    file, other = rng.sample(sorted(file for file in root.rglob("*") if file.is_file()), 2)
     data = file.read_bytes()
-    if way == "other":
-        _replace(file, rng.choice(files).read_bytes())
-        return f"{file.relative_to(root)}: another's contents"
     file.unlink()
-    if way == "directory":
-        file.mkdir()
-    elif way == "pipe":
-        os.mkfifo(file)
-    elif way == "loop":
-        file.symlink_to(file.name)
-    elif way == "inner link":
-        file.symlink_to(os.path.relpath(rng.choice([other for other in files if other != file]), file.parent))
-    elif way == "longer":
-        file.write_bytes(data + bytes(rng.choice((1, 8, 4096))))
-    elif way == "empty":
-        file.write_bytes(b"")
+    ways: dict[str, Callable[[], object]] = {
+        "other": lambda: shutil.copyfile(other, file),
+        "directory": file.mkdir,
+        "pipe": lambda: os.mkfifo(file),
+        "loop": lambda: file.symlink_to(file.name),
+        "inner link": lambda: file.symlink_to(os.path.relpath(other, file.parent)),
+        "gone": lambda: None,
+        "longer": lambda: file.write_bytes(data + bytes(rng.choice((1, 8, 4096)))),
+        "empty": file.touch,
+    }
+    way = rng.choice(list(ways))
+    ways[way]()
     return f"{file.relative_to(root)}: {way}"
-
-
-def _link_outside(root: Path, rng: random.Random) -> str:
-    """Have a name in the store lead to a file, or a directory, outside of it, of the right size."""
-    secret = root.parent / "outside"
-    names = sorted(path for path in root.rglob("*") if path.is_file() or (path.is_dir() and any(path.iterdir())))
-    place = rng.choice(names)
-    shutil.rmtree(secret, ignore_errors=True)
-    secret.mkdir()
-    place.rename(secret / place.name)
-    place.symlink_to(secret / place.name)
-    return str(place.relative_to(root))
 
 
 def _stray(root: Path, rng: random.Random) -> str:
     """Leave things about that the store does not know."""
-    directory = rng.choice(sorted(path for path in root.rglob("*") if path.is_dir()))
-    name = rng.choice(
-        ("c.99", "x.tmp", "c.0.new.tmp", "map.json", "writer.lock", "writer.json", "\udcff.tmp", "a" * 250 + ".tmp")
-    )
+    names = ("c.99", "x.tmp", "c.0.new.tmp", "map.json", "writer.lock", "writer.json", "\udcff.tmp", "a" * 250 + ".tmp")
+    stray = rng.choice(sorted(path for path in root.rglob("*") if path.is_dir())) / rng.choice(names)
     if rng.random() < 0.5:
-        (directory / name).mkdir()
-        (directory / name / "x").write_bytes(b"")
+        stray.mkdir()
+        (stray / "x").touch()
     else:
-        (directory / name).write_bytes(rng.choice((b"", b"[]", b"\xff", b"[" * 100_000)))
-    return str(directory.relative_to(root) / name.encode(errors="replace").decode())
+        stray.write_bytes(rng.choice((b"", b"[]", b"\xff", b"[" * 100_000)))
+    return ascii(stray.relative_to(root))
 
 
 def _tags(root: Path, rng: random.Random) -> str:
     """Have many tags, or long ones."""
-    metadata = json.loads((root / "zarr.json").read_bytes())
     n, length = rng.choice(((1, 2**20), (65_535, 1), (5000, 10), (2000, 2**20), (70_000, 3)))
-    metadata["attributes"]["diskbuffer"]["tags"] = ["x" * length] + [str(n) for n in range(n - 1)]
-    _write_json(root / "zarr.json", metadata)
+    with _metadata(root) as (_, described):
+        described["tags"] = ["x" * length] + [str(n) for n in range(n - 1)]
     return f"{n} tags, one of {length} characters"
 
 
-def _huge_chunk(root: Path, rng: random.Random) -> str:
-    """Have a chunk of more than 2 GB, most of it a hole: sizes of 32 bits become negative."""
-    shard, chunks = _a_shard(root, rng)
-    path = str(shard.parent.relative_to(root))
-    column, rows = _described(root)["columns"][path], _described(root)["chunk_rows"][path]
-    wanted = math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize * rows
-    size = 2**31 + 4096
-    head = bytes([2, 1, 0x20, 1]) + wanted.to_bytes(4, "little") * 2 + (size - 4).to_bytes(4, "little")
-    entries = np.tile(np.array([0, size], np.int64), (chunks, 1)).tobytes()
-    _replace(shard, head + (20).to_bytes(4, "little") + (size - 28).to_bytes(4, "little"))
-    with shard.open("r+b") as opened:
-        opened.truncate(size)
-        if wanted not in _huge:
-            _huge[wanted] = _checksum_of(opened.fileno(), size - 4)
-        opened.seek(size - 4)
-        opened.write(_huge[wanted].to_bytes(4, "little") + entries)
-    return str(shard.relative_to(root))
-
-
-_huge: dict[int, int] = {}  # checksums of such chunks, by what they hold
-
-
-def _checksum_of(fd: int, size: int) -> int:
-    """Return the CRC32C of the beginning of a file of zeros but for its first page."""
-    import google_crc32c
-
-    zeros = bytes(2**20)
-    checksum: int = google_crc32c.value(os.pread(fd, 4096, 0))
-    for at in range(4096, size, len(zeros)):
-        checksum = google_crc32c.extend(checksum, zeros[: min(len(zeros), size - at)])
-    return checksum
-
-
-_RARE: dict[str, Callable[[Path, random.Random], str]] = {
-    "links that lead outside": _link_outside,
-    "chunks of more than 2 GB": _huge_chunk,
-}
 _CHANGES: tuple[Callable[[Path, random.Random], str], ...] = (
     *(_attributes, _attributes, _attributes, _raw_json, _column, _column, _table, _table, _table, _first_rows, _index, _index),
     *(_chunk, _chunk, _data, _data, _file, _state, _state, _stray, _tags),
 )
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.unlink(missing_ok=True)
-    path.write_bytes(data)
 
 
 # What is watched while a store is open
@@ -500,54 +446,44 @@ class Bench:
         """Do one job."""
         if job["what"] == "chunks":
             self._decoder = self._decoder or decoder.Decoder()
-            fd = os.open(progress(self._directory, job), os.O_RDWR | os.O_CREAT)
-            try:
-                begun: Callable[[int], Any] = lambda number: os.pwrite(fd, number.to_bytes(8, "little"), 0)  # noqa: E731
+            with progress(self._directory, job).open("wb", buffering=0) as file:
+                begun: Callable[[int], Any] = lambda number: os.pwrite(file.fileno(), number.to_bytes(8, "little"), 0)  # noqa: E731
                 return decoder.run(self._decoder, job["seed"], job["first"], job["count"], begun)
-            finally:
-                os.close(fd)
         made(self._pristine, job["kind"], job["seed"])
-        return self._state(job) if job["what"] == "state" else self._store(job)
-
-    def _store(self, job: Job) -> Answer:
-        root = self._directory / "store"
-        _remove(root)
-        shutil.copytree(self._pristine / job["kind"], root)
         rng = random.Random(job["seed"] * 2**40 + job["number"])
-        rare = _RARE.get(job["what"])
-        done = mutate(root, rng) if rare is None else [rare(root, rng)]
+        return self._state(job, rng) if job["what"] == "state" else self._store(job, rng)
+
+    def _store(self, job: Job, rng: random.Random) -> Answer:
+        root = self._directory / "store"
+        remove(root)
+        shutil.copytree(self._pristine / job["kind"], root)
+        done = [_huge_chunk(root, rng)] if job["what"] == HUGE else mutate(root, rng)
         with self._watch.over(root):
             answer = tried(lambda: use(root, job["mode"], KINDS[job["kind"]].n_envs))
         if self._watch.seen and answer["class"] in FINE:
             answer = {"class": self._watch.seen[0][0], "error": self._watch.seen[0][1]}
         return {**answer, "done": done}
 
-    def _state(self, job: Job) -> Answer:
-        rng = random.Random(job["seed"] * 2**40 + job["number"])
+    def _state(self, job: Job, rng: random.Random) -> Answer:
         root = self._directory / "sampled"
         if not root.exists():
             shutil.copytree(self._pristine / job["kind"], root)
         name = rng.choice(list(SAMPLERS))
         with db.ReplayBuffer(root, threads=1) as buffer:
-            state = json.loads(json.dumps(_state_of(buffer, name)))
+            ahead = SAMPLERS[name]()
+            for _ in zip(range(2), buffer.loader(16, ahead, prefetch=2, threads=1), strict=False):
+                pass
+            state = json.loads(json.dumps(ahead.state_dict()))
             done = [mutate_json(state, rng) for _ in range(rng.choice((1, 1, 2, 4)))]
 
-            def load() -> str | None:
+            def load() -> None:
                 sampler = SAMPLERS[name]()
                 sampler.load_state_dict(state)
                 for _ in range(3):
                     flags(buffer.sample(16, sampler))
                 sampler.load_state_dict(sampler.state_dict())
-                return None
 
             return {**tried(load), "done": [name, *done]}
-
-
-def _remove(root: Path) -> None:
-    """Remove what was a store; there may be anything now."""
-    if root.is_symlink() or root.is_file():
-        root.unlink()
-    shutil.rmtree(root, ignore_errors=True)
 
 
 def tried(do: Callable[[], str | None]) -> Answer:
@@ -585,79 +521,6 @@ def flags(batch: dict[str, Any]) -> None:
             raise FlagsError(f"{name} has bytes up to {int(value.numpy().view(np.uint8).max())}")
 
 
-def use(root: Path, mode: Any, streams: int, threads: int = 2) -> str | None:
-    """Open a store and ask for everything; return what was refused on the way."""
-    refused: list[str] = []
-
-    def ask(question: Callable[[], Any]) -> Any:
-        try:
-            return question()
-        except db.DiskBufferError as error:
-            refused.append(str(error))
-
-    with db.ReplayBuffer(root, mode=mode, seed=0, threads=threads) as buffer:
-        ask(lambda: repr(buffer))
-        ask(buffer.stats)
-        episodes = ask(lambda: buffer.episodes)
-        ask(lambda: flags(buffer.sample(64)))
-        ask(lambda: flags(buffer.sample(16, db.Slices(5, burn_in=2, seed=0))))
-        ask(lambda: flags(buffer.sample(16, db.Slices(6, crossing=True, seed=0))))
-        ask(lambda: flags(buffer.sample(16, db.Uniform(n_step=3, gamma=0.9, seed=0))))
-        ask(lambda: flags(buffer.sample(16, db.Uniform(replace=False, seed=0))))
-        if episodes is not None and len(episodes):
-            ask(lambda: episodes.returns)
-            ask(lambda: buffer.at(episodes.start))
-            ask(lambda: buffer.at(episodes.start + streams * (np.minimum(episodes.length, 10**6) - 1)))
-            ask(lambda: buffer.sample(8, db.Uniform(episodes=episodes[:3], seed=0)))
-        ask(lambda: _pass_over(buffer))
-        ask(buffer.refresh)
-        if mode == "a":
-            ask(lambda: buffer.flush(recompress=True))
-            sampler = db.Prioritized(seed=0)
-            batch = ask(lambda: buffer.sample(16, sampler))
-            if batch is not None:
-                ask(lambda: sampler.update(batch["steps"], np.ones(16)))
-            ask(lambda: buffer.columns.write("noted", buffer.episodes.start, np.ones(len(buffer.episodes))))
-            ask(lambda: buffer.episodes[:1].set_tag("seen"))
-            ask(lambda: buffer.columns.returns_and_advantages(values=None, out=("gains", "unused")))
-            ask(lambda: buffer.columns.map(lambda batch: np.ones(len(batch["steps"])), 64, "mapped", resume=True, progress=False))
-            ask(lambda: _add(buffer))
-            ask(buffer.flush)
-    check(root)
-    return refused[0] if refused else None
-
-
-def _pass_over(buffer: db.ReplayBuffer) -> None:
-    for n, batch in enumerate(buffer.batches(64, threads=1)):
-        flags(batch)
-        if n == 20:
-            break
-
-
-def _add(buffer: db.ReplayBuffer) -> None:
-    """Add a step of zeros, if a row is not too large."""
-    if sum(column.row_bytes for column in buffer.columns.values()) * buffer.n_envs > 2**20:
-        return
-    known = ("terminated", "truncated", "reward", "is_last", "priority", "noted", "gains", "mapped", "tag", "value")
-    wanted = {path: column for path, column in buffer.columns.items() if path not in known}
-    rows: dict[str, Any] = {}
-    for path, column in wanted.items():
-        *parents, name = path.split("/")
-        inner = rows
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[name] = np.zeros((buffer.n_envs, *column.shape), column.np_dtype)
-    reward = np.zeros((buffer.n_envs, *buffer.columns["reward"].shape)) if "reward" in buffer.columns else None
-    none = np.zeros(buffer.n_envs, bool)
-    obs, action = rows.pop("obs", None), rows.pop("action", None)
-    for _ in range(20):
-        buffer.add(obs, action, reward, obs, none, none, **rows)
-
-
-def _rewards(transition: dict[str, Any]) -> Any:
-    return transition["reward"]
-
-
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "uniform": lambda: db.Uniform(seed=1),
     "recent": lambda: db.Uniform(max_age=30, seed=1),
@@ -671,13 +534,69 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _state_of(buffer: db.ReplayBuffer, name: str) -> Any:
-    """Return the state of a sampler that has drawn batches ahead."""
-    sampler = SAMPLERS[name]()
-    for n, _ in enumerate(buffer.loader(16, sampler, prefetch=2, threads=1)):
-        if n == 1:
+def use(root: Path, mode: Any, streams: int, threads: int = 2) -> str | None:
+    """Open a store and ask for everything; return what was refused on the way."""
+    refused: list[str] = []
+
+    def ask(*questions: Callable[[], Any]) -> Any:
+        answer = None
+        for question in questions:
+            try:
+                answer = question()
+            except db.DiskBufferError as error:
+                answer = None
+                refused.append(str(error))
+        return answer
+
+    with db.ReplayBuffer(root, mode=mode, seed=0, threads=threads) as buffer:
+        episodes = ask(lambda: repr(buffer), buffer.stats, lambda: buffer.episodes)
+        ask(lambda: flags(buffer.sample(64)))
+        for name in ("burn-in", "crossing", "n steps", "epochs"):
+            ask(lambda name=name: flags(buffer.sample(16, SAMPLERS[name]())))  # type: ignore[misc]
+        if episodes is not None and len(episodes):
+            ask(
+                lambda: episodes.returns,
+                lambda: buffer.at(episodes.start),
+                lambda: buffer.at(episodes.start + streams * (np.minimum(episodes.length, 10**6) - 1)),
+                lambda: buffer.sample(8, db.Uniform(episodes=episodes[:3], seed=0)),
+            )
+        ask(lambda: _pass_over(buffer), buffer.refresh)
+        if mode == "a":
+            sampler = db.Prioritized(seed=0)
+            ask(
+                lambda: buffer.flush(recompress=True),
+                lambda: sampler.update(buffer.sample(16, sampler)["steps"], np.ones(16)),
+                lambda: buffer.columns.write("noted", buffer.episodes.start, np.ones(len(buffer.episodes))),
+                lambda: buffer.episodes[:1].set_tag("seen"),
+                lambda: buffer.columns.returns_and_advantages(values=None, out=("gains", "unused")),
+                lambda: buffer.columns.map(lambda b: np.ones(len(b["steps"])), 64, "mapped", resume=True, progress=False),
+                lambda: _add(buffer),
+                buffer.flush,
+            )
+    check(root)
+    return refused[0] if refused else None
+
+
+def _pass_over(buffer: db.ReplayBuffer) -> None:
+    for n, batch in enumerate(buffer.batches(64, threads=1)):
+        flags(batch)
+        if n == 20:
             break
-    return sampler.state_dict()
+
+
+def _add(buffer: db.ReplayBuffer) -> None:
+    """Add steps of zeros, if a row is not too large."""
+    if sum(column.row_bytes for column in buffer.columns.values()) * buffer.n_envs > 2**20:
+        return
+    known = ("terminated", "truncated", "is_last", "priority", "noted", "gains", "mapped", "tag", "value")
+    rows: dict[str, Any] = {}
+    for path, column in buffer.columns.items():
+        if path not in known:
+            put(rows, path, np.zeros((buffer.n_envs, *column.shape), column.np_dtype))
+    none = np.zeros(buffer.n_envs, bool)
+    obs, action, reward = (rows.pop(name, None) for name in ("obs", "action", "reward"))
+    for _ in range(20):
+        buffer.add(obs, action, reward, obs, none, none, **rows)
 
 
 # The campaigns
@@ -695,7 +614,7 @@ def progress(directory: Path, job: Job) -> Path:
 
 
 def stores(pool: Pool, count: int, seed: int, what: str = "store") -> tuple[Row, list[tuple[Job, Answer]]]:
-    """Open hostile stores, or load hostile states (``what="state"``), or one of the rare kinds."""
+    """Open hostile stores, or those with huge chunks, or load hostile states (``what="state"``)."""
     for kind in BASES:
         made(pool.directory / "pristine", kind, seed)
     cases = [(job, settled(answer)) for job, answer in pool.do_all(job_of(what, n, seed) for n in range(count))]
@@ -708,9 +627,9 @@ def stores(pool: Pool, count: int, seed: int, what: str = "store") -> tuple[Row,
 def job_of(what: str, number: int, seed: int) -> Job:
     """Return case `number` of a campaign."""
     packed = [kind for kind in BASES if not kind.startswith("flat")]
-    bases = packed if what == "chunks of more than 2 GB" else BASES if what != "state" else BASES[:1]
-    kind, mode = bases[number % len(bases)], "a" if number % 10 < 3 else "r"
-    return {"what": what, "kind": kind, "seed": seed, "number": number, "mode": mode}
+    bases = packed if what == HUGE else BASES if what != "state" else BASES[:1]
+    mode = "a" if number % 10 < 3 else "r"
+    return {"what": what, "kind": bases[number % len(bases)], "seed": seed, "number": number, "mode": mode}
 
 
 def chunks(pool: Pool, count: int, seed: int) -> Row:
@@ -737,7 +656,7 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
     count = round(20_000 * scale)
     with scratch() as name, Pool("soak.fuzz", name) as pool:
         yield chunks(pool, round(1_000_000 * scale), seed)
-        for what, number in {"store": count, "state": count // 5, **dict.fromkeys(_RARE, count // 200)}.items():
+        for what, number in {"store": count, "state": count // 5, HUGE: count // 200}.items():
             yield stores(pool, max(1, number), seed, what)[0]
 
 

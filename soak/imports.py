@@ -80,7 +80,7 @@ class Bench:
         kind = KINDS[job["kind"]]
         made(self._pristine, job["kind"])
         inside, outside = self._directory / "inside", self._directory / "outside"
-        fuzz._remove(inside)
+        fuzz.remove(inside)
         root = inside / "set"
         shutil.copytree(self._pristine / job["kind"], root)
         (inside / "new").mkdir()
@@ -167,7 +167,7 @@ def attempt(kind: Kind, source: Path, store: Path, rows: Columns | None = None) 
                 patches.enter_context(mock.patch.object(importing, "Appender", partial(Kept, rows)))
                 patches.enter_context(mock.patch.object(importing, "fill", Kept.fill))
             try:
-                import_(kind.format, source, store, allow_loss=LOSSES, progress=False, **kind.options)
+                import_(kind.format, source, store, allow_loss=LOSSES, progress=False)
             except DiskBufferError as error:
                 complain(str(error))
                 raise
