@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from soak.fuzz import HOSTILE, NUMBERS, mutate_json
+from soak.fuzz import HOSTILE, NUMBERS, hostile_json, mutate_json, replace
 
 CANARY = "soak_canary"  # a module that nothing has a reason to import
 ESCAPES = ("\x1b]0;owned\x07", "\x1b[2J\x1b[31m", "a\rb", "\x9b31m", "\u202egnp", "line\nline")
@@ -41,21 +41,15 @@ _CLASSES = (
     "tensorflow_datasets.core.features.text_feature.Text",
     "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
 )
+_SPELLINGS = (("pythonClassName", "jsonFeature"), ("python_class_name", "json_feature"))
 Change = Callable[[Path, Path, random.Random], str]
 
 
 def mutate(root: Path, outside: Path, rng: random.Random, source: Path) -> list[str]:
     """Change the data set in a directory; return what was done.
 
-    Parameters
-    ----------
-    root : pathlib.Path
-        The directory of the data set, or of its one file.
-    outside : pathlib.Path
-        A directory beside it with the same files, which nobody has a reason to open.
-    rng : random.Random
-    source : pathlib.Path
-        What is imported, `root` or something in it. The user named it, and so may name a link: it becomes none.
+    `outside` is a directory beside it with the same files, which nobody has a reason to open. `source` is what is imported,
+    `root` or something in it: the user named it, and so may name a link, which is why it becomes none.
     """
     count, done = rng.choice((1, 1, 1, 2, 3)), list[str]()
     for structured in (True, False):  # first what needs the files to be readable
@@ -74,25 +68,11 @@ def _files(root: Path, *suffixes: str) -> list[Path]:
     return [path for path in found if not suffixes or path.name.endswith(suffixes)]
 
 
-def _replace(path: Path, data: bytes) -> None:
-    path.unlink()
-    path.write_bytes(data)
-
-
 def _texts(outside: Path, rng: random.Random) -> str:
     """Return a text that leads somewhere, or is another kind of harm."""
     inner = rng.choice(_files(outside))
-    return rng.choice(
-        (
-            str(inner),
-            f"../outside/{inner.relative_to(outside)}",
-            f"../../outside/{inner.relative_to(outside)}",
-            f"../../../outside/{inner.relative_to(outside)}",
-            str(outside),
-            *ESCAPES,
-            *_CLASSES,
-        )
-    )
+    paths = [f"{'../' * up}outside/{inner.relative_to(outside)}" for up in (1, 2, 3)]
+    return rng.choice((str(inner), *paths, str(outside), *ESCAPES, *_CLASSES))
 
 
 # Bytes
@@ -100,62 +80,52 @@ def _texts(outside: Path, rng: random.Random) -> str:
 
 def changed_bytes(data: bytes, rng: random.Random) -> bytes:
     """Return bytes with a few that are others, missing, or more; or with another number among them."""
-    found = bytearray(data)
-    size = len(found)
-    edge = rng.random() < 0.5  # headers are at the beginning, and footers at the end
-    at = rng.randrange(size or 1)
-    if edge and size:
-        at = rng.choice((rng.randrange(min(64, size)), size - 1 - rng.randrange(min(512, size))))
-    length = rng.choice((1, 1, 2, 4, 8, 16, 100, 1000))
-    match rng.randrange(9):
-        case 0 | 1:
-            if found:
-                found[at] ^= 1 << rng.randrange(8)
-        case 2:
-            found[at : at + 1] = bytes([rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))])
-        case 3:
-            found[at:at] = rng.randbytes(length)
-        case 4:
-            del found[at : at + length]
-        case 5:
-            found[at : at + length] = bytes(min(length, max(0, size - at)))
-        case 6:
-            del found[at:]
-        case 7:
-            other = rng.randrange(size or 1)
-            found[at : at + length] = found[other : other + length]
-        case _:
-            width = rng.choice((1, 2, 4, 8))
-            value = rng.choice((*NUMBERS, rng.randrange(2**16))) % 2 ** (8 * width)
-            found[at : at + width] = value.to_bytes(width, rng.choice(("little", "little", "big")))
-    return bytes(found)
+    size = len(data)
+    if not size:
+        return rng.randbytes(8)
+    edges = (rng.randrange(min(64, size)), size - 1 - rng.randrange(min(512, size)))  # headers, and footers
+    at = rng.choice((rng.randrange(size), rng.choice(edges)))
+    length, other, width = rng.choice((1, 1, 2, 4, 8, 16, 100, 1000)), rng.randrange(size), rng.choice((1, 2, 4, 8))
+    value = rng.choice((*NUMBERS, rng.randrange(2**16))) % 2 ** (8 * width)
+    flipped = bytes([data[at] ^ 1 << rng.randrange(8)])
+    end, new = rng.choice(
+        (
+            (at + 1, flipped),
+            (at + 1, flipped),
+            (at + 1, bytes([rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))])),
+            (at, rng.randbytes(length)),
+            (at + length, b""),
+            (at + length, bytes(min(length, size - at))),
+            (size, b""),
+            (at + length, data[other : other + length]),
+            (at + width, value.to_bytes(width, rng.choice(("little", "little", "big")))),
+        )
+    )
+    return data[:at] + new + data[end:]
 
 
 def _bytes(root: Path, _: Path, rng: random.Random) -> str:
     file = rng.choice(_files(root))
-    _replace(file, changed_bytes(file.read_bytes(), rng))
+    replace(file, changed_bytes(file.read_bytes(), rng))
     return str(file.relative_to(root))
 
 
 def _whole(root: Path, _: Path, rng: random.Random) -> str:
     """Empty, remove, swap or double a file."""
     file, other = rng.choice(_files(root)), rng.choice(_files(root))
-    way = rng.choice(("empty", "removed", "swapped", "copied", "zeros", "large"))
-    data = file.read_bytes()
-    if way == "empty":
-        _replace(file, b"")
-    elif way == "removed":
-        file.unlink()
-    elif way == "swapped":
-        _replace(file, other.read_bytes())
-        _replace(other, data)
-    elif way == "copied":
-        _replace(other, data)
-    elif way == "zeros":
-        _replace(file, bytes(len(data)))
-    else:
-        with file.open("r+b") as opened:
-            opened.truncate(2**40)
+    data, others = file.read_bytes(), other.read_bytes()
+    ways: dict[str, Callable[[], object]] = {
+        "empty": lambda: replace(file, b""),
+        "removed": file.unlink,
+        "swapped": lambda: replace(other, data),
+        "copied": lambda: replace(other, data),
+        "zeros": lambda: replace(file, bytes(len(data))),
+        "large": lambda: os.truncate(file, 2**40),
+    }
+    way = rng.choice(list(ways))
+    ways[way]()
+    if way == "swapped":
+        replace(file, others)
     return f"{file.relative_to(root)} {way}, {other.relative_to(root)}"
 
 
@@ -171,30 +141,28 @@ def _name(root: Path, _: Path, rng: random.Random) -> str:
 def _link(root: Path, outside: Path, rng: random.Random, source: Path | None = None) -> str:
     """Have a name stand for what is elsewhere, for a pipe, a socket, a device or the directory that it is in."""
     path = rng.choice(sorted(path for path in root.rglob("*") if not path.is_symlink() and path != source))
-    way = rng.choice(("link", "link", "link", "relative", "pipe", "link to a pipe", "socket", "device", "cycle", "nothing"))
+    elsewhere = outside / path.relative_to(root)
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink()
-    match way:
-        case "link":
-            path.symlink_to(outside / path.relative_to(root))
-        case "relative":
-            path.symlink_to(os.path.relpath(outside / path.relative_to(root), path.parent))
-        case "pipe":
-            os.mkfifo(path)
-        case "link to a pipe":
-            path.symlink_to(outside / "pipe")
-        case "socket":
-            with contextlib.closing(socket.socket(socket.AF_UNIX)) as opened:
-                opened.bind(str(root.parent / "s"))
-            (root.parent / "s").rename(path)
-        case "device":
-            path.symlink_to("/dev/zero")
-        case "cycle":
-            path.symlink_to(rng.choice((".", "..", path.name)))
-        case _:
-            path.symlink_to(outside / "missing")
+    links: dict[str, str | Path] = {
+        "link": elsewhere,
+        "relative": os.path.relpath(elsewhere, path.parent),
+        "link to a pipe": outside / "pipe",
+        "device": "/dev/zero",
+        "cycle": rng.choice((".", "..", path.name)),
+        "nothing": outside / "missing",
+    }
+    way = rng.choice(("link", "link", *links, "pipe", "socket"))
+    if way == "pipe":
+        os.mkfifo(path)
+    elif way == "socket":
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as opened:
+            opened.bind(str(root.parent / "s"))  # the path of a socket must be short
+        (root.parent / "s").rename(path)
+    else:
+        path.symlink_to(links[way])
     return f"{path.relative_to(root)} {way}"
 
 
@@ -206,13 +174,12 @@ def _json(root: Path, outside: Path, rng: random.Random) -> str:
     file = rng.choice(_files(root, *_JSON))
     told = json.loads(file.read_text())
     what = changed_json(told, outside, rng)
-    text = json.dumps(told)
+    text = hostile_json(told)
     if rng.random() < 0.1:  # a key twice, of which parsers take the last, or none
-        key = rng.choice(re.findall(r'"[^"]*":', text))
-        text = text.replace(key, f"{key} {json.dumps(rng.choice(HOSTILE))}, {key}", 1)
-        what += f", {key} twice"
-    deep = "[" * 20_000 + "]" * 20_000
-    _replace(file, text.replace('"deep"', deep).encode(errors="surrogatepass"))
+        key = rng.choice(re.findall(rb'"[^"]*":', text))
+        text = text.replace(key, key + hostile_json(rng.choice(HOSTILE)) + b", " + key, 1)
+        what += f", {key!r} twice"
+    replace(file, text)
     return f"{file.relative_to(root)}: {what}"
 
 
@@ -222,17 +189,12 @@ def changed_json(told: Any, outside: Path, rng: random.Random) -> str:
     if not dicts or rng.random() < 0.3:
         return mutate_json(told, rng)
     place = rng.choice(dicts)
-    key = rng.choice(list(place))
-    way = rng.randrange(7)
-    if way == 0:  # another spelling
-        name = _spelled(key, rng)
-        place[name] = place.pop(key)
-        return f"{key!r} spelled {name!r}"
-    if way == 1:
+    key, way = rng.choice(list(place)), rng.randrange(7)
+    if way == 0:
         place[key] = _texts(outside, rng)
         return f"{key!r} is {place[key]!r}"
-    if way == 2:
-        name = _texts(outside, rng)
+    if way in (1, 2):
+        name = _spelled(key, rng) if way == 1 else _texts(outside, rng)
         place[name] = place.pop(key)
         return f"{key!r} named {name!r}"
     if way == 3:
@@ -241,12 +203,12 @@ def changed_json(told: Any, outside: Path, rng: random.Random) -> str:
         return f"{name!r} is {place[name]!r}"
     if way == 4:
         return _class_in(dicts, rng)
-    if way == 5 and any(isinstance(value, str) and value.startswith("{") for value in place.values()):
-        key = next(key for key, value in place.items() if isinstance(value, str) and value.startswith("{"))
-        inner = json.loads(place[key])
+    texts = [key for key, value in place.items() if isinstance(value, str) and value.startswith("{")]
+    if way == 5 and texts:
+        inner = json.loads(place[texts[0]])
         what = changed_json(inner, outside, rng)
-        place[key] = json.dumps(inner)
-        return f"in the text of {key!r}: {what}"
+        place[texts[0]] = json.dumps(inner)
+        return f"in the text of {texts[0]!r}: {what}"
     return mutate_json(place, rng)
 
 
@@ -270,32 +232,28 @@ def _class_in(dicts: list[dict[str, Any]], rng: random.Random) -> str:
     """Name a class where TFDS looks for one: in either spelling of its JSON, in older JSON, in JSON within a text."""
     places = [one for one in dicts if "pythonClassName" in one] or dicts
     place, name = rng.choice(places), rng.choice(_CLASSES)
-    way = rng.randrange(5)
-    key = rng.choice(("pythonClassName", "python_class_name"))
+    way, (key, json_key) = rng.randrange(4), rng.choice(_SPELLINGS)
     if way == 0:
         place.pop("pythonClassName", None)
         place[key] = name
     elif way == 1:
-        place[rng.choice(("pythonClassName", "python_class_name"))] = name
-    elif way == 2:
         kept = dict(place)
         place.clear()
         place |= {"type": name, "content": rng.choice((kept, {}, json.dumps(kept)))}
     else:
-        content = rng.choice(
-            (
-                {"a": {"type": name, "content": {}}},
-                {"a": {key: name, "tensor": {}}},
-                {"feature": {key: name, "tensor": {}}, "length": None},
-                {"a": {key: _CLASSES[-2], "jsonFeature": {"json": json.dumps({"a": {"type": name, "content": {}}})}}},
-                {"names_file": "../outside/pipe"},
-            )
+        old = {"a": {"type": name, "content": {}}}
+        contents: tuple[Any, ...] = (
+            old,
+            {"a": {key: name, "tensor": {}}},
+            {"feature": {key: name, "tensor": {}}, "length": None},
+            {"a": {key: _CLASSES[-2], "jsonFeature": {"json": json.dumps(old)}}},
+            {"names_file": "../outside/pipe"},
         )
         of = rng.choice(("features_dict.FeaturesDict", "sequence_feature.Sequence", "class_label_feature.ClassLabel"))
         for field in ("text", "tensor", "image", "sequence", "featuresDict", "classLabel"):
             place.pop(field, None)
         place["pythonClassName"] = f"tensorflow_datasets.core.features.{of}"
-        place[rng.choice(("jsonFeature", "json_feature"))] = {"json": json.dumps(content)}
+        place[json_key] = {"json": json.dumps(rng.choice(contents))}
     return f"the class {name}, way {way}"
 
 
@@ -307,35 +265,19 @@ def blosc_changed(data: bytes, rng: random.Random) -> bytes:
     found = bytearray(data)
     size, _, packed = struct.unpack_from("<III", found, 4)
     values = (0, 1, 15, 16, 17, size, size + 1, size * 2, packed, packed + 1, packed - 1, 4096, 100_000_000, 2**31 - 1, 2**32 - 1)
-    field = rng.choice(
-        ("size", "block", "packed", "packed", "packed", "flags", "version", "type size", "starts", "cut", "header")
-    )
     value = rng.choice((*values, len(data) + rng.randrange(10_000))) % 2**32
-    match field:
-        case "size":
-            struct.pack_into("<I", found, 4, value)
-        case "block":
-            struct.pack_into("<I", found, 8, value)
-        case "packed":
-            struct.pack_into("<I", found, 12, value)
-            if rng.random() < 0.5:
-                found[2] |= 2  # as it is: nothing but a copy
-        case "flags":
-            found[2] = rng.randrange(256)
-        case "version":
-            found[rng.randrange(2)] = rng.randrange(256)
-        case "type size":
-            found[3] = rng.choice((0, 1, 2, 8, 255))
-        case "starts":
-            at = 16 + 4 * rng.randrange(max(1, min(8, (len(found) - 16) // 4)))
-            struct.pack_into("<I", found, at, value)
-        case "cut":
-            found = found[: rng.choice((0, 1, 4, 15, 16, 17, len(found) - 1, len(found) // 2))]
-        case _:
-            found = found[:16]
-            found[2] |= 2
-            struct.pack_into("<I", found, 12, value)
-    return bytes(found)
+    words = {"size": 4, "block": 8, "packed": 12, "starts": 16 + 4 * rng.randrange(max(1, min(8, (len(data) - 16) // 4)))}
+    fields = {"version": (0, 1), "flags": (2,), "type size": (3,)}
+    field = rng.choice((*words, *fields, "packed", "packed", "cut", "header"))
+    if field == "cut":
+        return data[: rng.choice((0, 1, 4, 15, 16, 17, len(data) - 1, len(data) // 2))]
+    if field in fields:
+        found[rng.choice(fields[field])] = rng.choice((0, 1, 2, 8, 255, rng.randrange(256)))
+    else:
+        struct.pack_into("<I", found, words.get(field, 12), value)
+    if field == "header" or (field == "packed" and rng.random() < 0.5):
+        found[2] |= 2  # as it is: nothing but a copy
+    return bytes(found[:16] if field == "header" else found)
 
 
 def _is_blosc(data: bytes) -> bool:
@@ -344,7 +286,7 @@ def _is_blosc(data: bytes) -> bool:
 
 def _blosc(root: Path, _: Path, rng: random.Random) -> str:
     file = rng.choice([file for file in _files(root) if _is_blosc(file.read_bytes())])
-    _replace(file, blosc_changed(file.read_bytes(), rng))
+    replace(file, blosc_changed(file.read_bytes(), rng))
     return str(file.relative_to(root))
 
 
@@ -372,13 +314,12 @@ def _member(root: Path, outside: Path, rng: random.Random) -> str:
     else:
         data = changed_bytes(data, rng)
     members[at] = (name, data, way)
-    if rng.random() < 0.05:
-        members.append(members[at])
+    members += [members[at]] * (rng.random() < 0.05)
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w") as target:
         for name, data, way in members:
             target.writestr(zipfile.ZipInfo(name), data, way)
-    _replace(file, into.getvalue())
+    replace(file, into.getvalue())
     return f"{file.relative_to(root)}, {members[at][0]!r}: {what}"
 
 
@@ -387,14 +328,12 @@ def _npy_changed(data: bytes, rng: random.Random) -> bytes:
     length = struct.unpack_from("<H", data, 8)[0]
     told = ast.literal_eval(data[10 : 10 + length].decode().strip())
     shapes = ((), (2**62,), (-1,), (10**9, 10**9), (*told["shape"], 1), told["shape"][::-1], (0, *told["shape"]), (1,) * 40)
-    way = rng.choice(("shape", "descr", "order", "text"))
-    if way == "shape":
-        told["shape"] = rng.choice((*shapes, (told["shape"] or (1,))[:1]))
-    elif way == "descr":
-        told["descr"] = rng.choice(("|O", "<f8", "<f4", "|u1", "<c16", "|S5", "<U3", ">i4", "|V0", "<M8[s]", [("a", "<f4")], 3))
-    elif way == "order":
-        told["fortran_order"] = rng.choice((True, "yes", None))
-    text = rng.choice(("__import__('soak_canary')", "[" * 4000, "{'descr': 1}", "\0")) if way == "text" else repr(told)
+    descriptions = ("|O", "<f8", "<f4", "|u1", "<c16", "|S5", "<U3", ">i4", "|V0", "<M8[s]", [("a", "<f4")], 3)
+    values = {"shape": (*shapes, (told["shape"] or (1,))[:1]), "descr": descriptions, "fortran_order": (True, "yes", None)}
+    field = rng.choice((*values, "text"))
+    if field != "text":
+        told[field] = rng.choice(values[field])
+    text = rng.choice(("__import__('soak_canary')", "[" * 4000, "{'descr': 1}", "\0")) if field == "text" else repr(told)
     header = text.encode().ljust(length - 1)[: 2**16 - 2] + b"\n"
     return data[:6] + bytes([rng.choice((1, 1, 1, 2, 3, 9)), 0]) + struct.pack("<H", len(header)) + header + data[10 + length :]
 
@@ -403,12 +342,16 @@ def _zip_records(root: Path, _: Path, rng: random.Random) -> str:
     """Have a zip's own records claim something else."""
     file = rng.choice([file for file in _files(root) if zipfile.is_zipfile(file)])
     data = bytearray(file.read_bytes())
-    record, fields = rng.choice(((b"PK\x01\x02", (8, 10, 16, 20, 24, 28, 30, 42)), (b"PK\x03\x04", (6, 8, 18, 22, 26))))
-    record, fields = (b"PK\x05\x06", (8, 10, 12, 16, 20)) if rng.random() < 0.2 else (record, fields)
+    kinds = {
+        b"PK\x01\x02": (8, 10, 16, 20, 24, 28, 30, 42),
+        b"PK\x03\x04": (6, 8, 18, 22, 26),
+        b"PK\x05\x06": (8, 10, 12, 16, 20),
+    }
+    record = rng.choices(list(kinds), (4, 4, 2))[0]
     places = [found.start() for found in re.finditer(re.escape(record), data)]
-    at, field = rng.choice(places), rng.choice(fields)
+    at, field = rng.choice(places), rng.choice(kinds[record])
     struct.pack_into("<I", data, at + field, rng.choice((*NUMBERS, len(data), rng.randrange(len(data)))) % 2**32)
-    _replace(file, bytes(data))
+    replace(file, bytes(data))
     return f"{file.relative_to(root)}: {record!r} at {at}, {field}"
 
 
@@ -456,30 +399,23 @@ def _other_array(file: Any, name: str, _: Path, rng: random.Random) -> Any:
 
     old = file[name][()]
     del file[name]
-    odd = np.asarray(old)
-    cases: tuple[Callable[[], Any], ...] = (
-        lambda: file.create_dataset(name, data=odd.astype(rng.choice(("u1", "i8", "f2", "c8", ">f4", "f8", "bool")))),
-        lambda: file.create_dataset(name, data=odd[:-1]),
-        lambda: file.create_dataset(name, data=np.concatenate([odd, odd])),
-        lambda: file.create_dataset(name, data=odd[..., None]),
-        lambda: file.create_dataset(name, data=odd.reshape(-1)),
-        lambda: file.create_dataset(name, odd.shape, odd.dtype),
-        lambda: file.create_dataset(name, (10**12, *odd.shape[1:]), odd.dtype, chunks=True),
-        lambda: file.create_dataset(name, (*odd.shape[:1], 2**33), "u1", chunks=(1, 2**28)),
-        lambda: file.create_dataset(name, data=[b"text"] * len(odd)),
-        lambda: file.create_dataset(name, odd.shape[:1], h5py.vlen_dtype(np.uint8)),
-        lambda: file.create_dataset(name, odd.shape[:1], h5py.string_dtype()),
-        lambda: file.create_dataset(name, data=np.zeros(odd.shape, [("a", "f4"), ("b", "u1")])),
-        lambda: file.create_dataset(name, data=h5py.Empty("f4")),
-        lambda: file.create_dataset(name, data=odd.reshape(-1)[0]),
-        lambda: file.create_dataset(name, data=odd, chunks=True, compression="gzip", shuffle=True, fletcher32=True),
-        lambda: file.create_dataset(name, data=odd, chunks=True, maxshape=(None,) * odd.ndim, scaleoffset=0),
-        lambda: file.create_dataset(name, odd.shape, h5py.enum_dtype({"a": 1})),
-        lambda: file.create_dataset(name, odd.shape, h5py.opaque_dtype(np.dtype("V4"))),
-        lambda: file.create_dataset(name, odd.shape, h5py.ref_dtype),
+    odd = np.atleast_1d(old)
+    cast = odd.astype(rng.choice(("u1", "i8", "f2", "c8", ">f4", "f8", "bool"))) if odd.dtype.kind in "biuf" else odd
+    packed = {"compression": rng.choice(("gzip", "lzf")), "shuffle": True, "fletcher32": True}
+    reshaped = odd[:-1], np.concatenate([odd, odd]), odd[..., None], odd.reshape(-1), odd.reshape(-1)[0]
+    others = cast, [b"text"] * len(odd), np.zeros(odd.shape, [("a", "f4"), ("b", "u1")]), h5py.Empty("f4")
+    cases: tuple[dict[str, Any], ...] = (
+        *({"data": data} for data in (*reshaped, *others)),
+        {"shape": odd.shape, "dtype": odd.dtype},
+        {"shape": (10**12, *odd.shape[1:]), "dtype": odd.dtype, "chunks": True},
+        {"shape": (*odd.shape[:1], 2**33), "dtype": "u1", "chunks": (1, 2**28)},
+        *({"shape": odd.shape[:1], "dtype": dtype} for dtype in (h5py.vlen_dtype(np.uint8), h5py.string_dtype())),
+        *({"shape": odd.shape, "dtype": dtype} for dtype in (h5py.enum_dtype({"a": 1}), h5py.opaque_dtype("V4"), h5py.ref_dtype)),
+        {"data": odd, "chunks": True, **packed},
+        {"data": odd, "chunks": True, "maxshape": (None,) * odd.ndim, "scaleoffset": 0},
     )
     number = rng.randrange(len(cases))
-    cases[number]()
+    file.create_dataset(name, **cases[number])
     return number
 
 
@@ -505,9 +441,8 @@ def _linked(file: Any, name: str, outside: Path, rng: random.Random) -> Any:
 
 def _renamed(file: Any, name: str, _: Path, rng: random.Random) -> str:
     new = name.rsplit("/", 1)[0] + "/" if "/" in name else ""
-    new += rng.choice(
-        (*ESCAPES, "demo_01", "traj_00", "episode_9", "demo_" + "9" * 30, "obs", "action", "actions", "\u0663", ".")
-    )
+    names = ("demo_01", "traj_00", "episode_9", "demo_" + "9" * 30, "obs", "action", "actions", "\u0663", ".")
+    new += rng.choice((*ESCAPES, *names))
     file[new] = file[name]
     if rng.random() < 0.5:
         del file[name]
@@ -523,17 +458,13 @@ def _cycle(file: Any, *rest: Any) -> str:
     return place
 
 
-def _deleted(file: Any, name: str, *_: Any) -> None:
-    del file[name]
-
-
 _HDF5_WAYS: dict[str, Callable[[Any, str, Path, random.Random], Any]] = {
     "attribute": _attribute,
     "array": _other_array,
     "link": _linked,
     "name": _renamed,
     "cycle": _cycle,
-    "deleted": _deleted,
+    "deleted": lambda file, name, *_: file.pop(name),
 }
 
 
@@ -556,30 +487,23 @@ def _table(root: Path, outside: Path, rng: random.Random) -> str:
     values = column.to_pylist()
     hostile = rng.choice((None, -1, 2**62, 2**31, 0, 1e308, float("nan"), _texts(outside, rng), b"\xff" * 99, [1] * 99, [[1]]))
     row = rng.randrange(len(values))
-    match rng.randrange(7):
-        case 0:
-            table = table.drop_columns([name])
-        case 1:
-            table = table.rename_columns([_texts(outside, rng) if one == name else one for one in table.column_names])
-        case 2:
-            table = table.append_column(name, column)
-        case 3:
-            table = rng.choice((table.slice(1), table.slice(0, len(table) - 1), pa.concat_tables([table, table])))
-        case 4:
-            table = table.set_column(at, name, pa.array([hostile] * len(values)))
-        case 5:
-            table = table.set_column(at, name, column.dictionary_encode())
-        case _:
-            with contextlib.suppress(pa.ArrowException):
-                values[row] = hostile
-                table = table.set_column(at, name, pa.array(values, column.type))
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: table.drop_columns([name]),
+        lambda: table.rename_columns([_texts(outside, rng) if one == name else one for one in table.column_names]),
+        lambda: table.append_column(name, column),
+        lambda: rng.choice((table.slice(1), table.slice(0, len(table) - 1), pa.concat_tables([table, table]))),
+        lambda: table.set_column(at, name, pa.array([hostile] * len(values))),
+        lambda: table.set_column(at, name, column.dictionary_encode()),
+        lambda: table.set_column(at, name, pa.array([*values[:row], hostile, *values[row + 1 :]], column.type)),
+    )
+    table = rng.choice(changes)()
     into = io.BytesIO()
     if file.suffix == ".parquet":
         parquet.write_table(table, into, compression=rng.choice(("snappy", "zstd", "none", "gzip")))
     else:
         with pa.ipc.new_file(into, table.schema) as writer:
             writer.write_table(table)
-    _replace(file, into.getvalue())
+    replace(file, into.getvalue())
     return f"{file.relative_to(root)}: {name!r}, {hostile!r:.50}"
 
 
@@ -616,7 +540,7 @@ def _boxes(root: Path, _: Path, rng: random.Random) -> str:
     places = [found.start() for found in re.finditer(kinds, data)]
     at = rng.choice(places) + rng.choice((-4, 8, 12, 16, 20, 24, 28))
     struct.pack_into(">I", data, at, rng.choice((*NUMBERS, 0, 1, 7, 8, len(data))) % 2**32)
-    _replace(file, bytes(data))
+    replace(file, bytes(data))
     return f"{file.relative_to(root)} at {at}"
 
 

@@ -39,10 +39,10 @@ def png(picture: np.ndarray[Any, Any]) -> io.BytesIO:
     return file
 
 
-def make(path: Path, episodes: list[Any], last_counts: bool = False, text: str = "pick it") -> Path:
+def make(path: Path, episodes: list[Any], last_counts: bool = False, text: str = "pick it", skill: Any = None) -> Path:
     """Write RLDS of episodes; with `last_counts` the last row is a step, and the final observation is left out."""
     f = tfds.features
-    scalar = {name: f.Scalar(np.float32) for name in ("reward", "discount")} | {"skill": f.Scalar(np.int64)}
+    scalar = {name: f.Scalar(np.float32) for name in ("reward", "discount")} | {"skill": skill or f.Scalar(np.int64)}
     flags = {name: f.Scalar(np.bool_) for name in ("is_first", "is_last", "is_terminal")}
     observation = {"image": f.Image(shape=(10, 12, 3), encoding_format="png"), "state": f.Tensor(shape=(3,), dtype=np.float32)}
     action = f.FeaturesDict({"arm": f.Tensor(shape=(2,), dtype=np.float32)})
