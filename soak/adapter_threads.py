@@ -130,14 +130,8 @@ class TorchRL:
     def sample(self, n: int) -> dict[str, Array]:
         """Return a batch."""
         batch = self._buffer.sample(n)
-        keys = {
-            "obs": "obs",
-            "next_obs": ("next", "obs"),
-            "action": "action",
-            "reward": ("next", "reward"),
-            "done": ("next", "done"),
-        }
-        return {path: batch[key].numpy() for path, key in keys.items()}
+        keys = {"next_obs": ("next", "obs"), "reward": ("next", "reward"), "done": ("next", "done")}
+        return {path: batch[keys.get(path, path)].numpy() for path in ("obs", "action", *keys)}
 
 
 KINDS: dict[str, Any] = {"sb3": SB3, "tianshou": Tianshou, "torchrl": TorchRL}

@@ -1,12 +1,16 @@
-"""Random values for the comparisons with other libraries: of every dtype, with the floats that are easily mistaken."""
+"""What the comparisons with other libraries share: random values, and pairs of buffers that are told the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tests.support.specimens import copy_while_open
 
 Array = npt.NDArray[Any]
 _DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bool")
@@ -41,18 +45,64 @@ class Values:
             return np.where(odd, self._rng.choice(_ODD, self.shape), found).astype(self.dtype)
 
 
-def make_calls(both: Any, names: Iterable[str], seed: int) -> None:
-    """Call methods of a pair of buffers by name, and close it; an error tells what was called before."""
-    done = list[str]()
-    try:
-        for name in names:
-            done.append(name)
-            getattr(both, name)()
-    except Exception as error:
-        error.add_note(f"seed {seed}: {both} after {done}")
-        raise
-    finally:
-        both.close()
+class Pair:
+    """A library's own buffer and one on disk below a path, which are told the same; subclasses make them."""
+
+    theirs: Any
+    ours: Any
+
+    def __init__(self, path: Path, rng: np.random.Generator) -> None:
+        self.rng, self.path, self._opened = rng, path / "store", list[Any]()
+
+    def each(self, name: str, *args: Any, errors: tuple[type[Exception], ...] = (), **keywords: Any) -> list[Any]:
+        """Call a method of both, with the same random numbers; return nothing where both raise an error."""
+        seed, found, failed = int(self.rng.integers(2**31)), list[Any](), list[str]()
+        for buffer in (self.theirs, self.ours):
+            np.random.seed(seed)  # noqa: NPY002  which the libraries draw from
+            try:
+                got = getattr(buffer, name)(*args, **keywords)
+                found.append(list(got) if isinstance(got, Iterator) else got)
+            except errors as error:
+                failed.append(repr(error))
+        assert len(failed) in (0, 2), f"one raised, the other not: {failed}"
+        return found
+
+    @property
+    def empty_now(self) -> bool:
+        """Whether nothing is there."""
+        assert len(self.theirs) == len(self.ours), f"{len(self.theirs)} steps, {len(self.ours)}"
+        return len(self.theirs) == 0
+
+    def leave(self, stored: Any, *, killed: bool) -> None:
+        """Close ours; to be opened again as a kill leaves it, perhaps."""
+        if killed and stored.writes:
+            copy_while_open(self.path, copied := self.path.with_name(f"{self.path.name}+"))
+            self.path = copied
+        self.close()
+
+    def go_on_with_copies(self) -> None:
+        """Pickle both, and go on with what comes of it."""
+        self._opened.append(self.ours)
+        self.theirs, self.ours = (pickle.loads(pickle.dumps(buffer)) for buffer in (self.theirs, self.ours))
+
+    def close(self) -> None:
+        """Close all that was opened."""
+        for buffer in [*self._opened, self.ours]:
+            getattr(buffer, "storage", buffer).close()
+
+    def make_calls(self, weights: Mapping[str, float], count: int, first: str, last: str) -> None:
+        """Call methods by name, at random between two, and close all; an error tells what was called before."""
+        done, chances = list[str](), np.array(list(weights.values()))
+        names = self.rng.choice(list(weights), count, p=chances / chances.sum()).tolist()
+        try:
+            for name in (first, *names, last):
+                done.append(name)
+                getattr(self, name)()
+        except Exception as error:
+            error.add_note(f"{self} after {done}")
+            raise
+        finally:
+            self.close()
 
 
 def random_shape(rng: np.random.Generator) -> tuple[int, ...]:

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import pickle
-import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +24,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters import sb3
+from soak.random_values import Pair, same_bits
 from soak.table import Row, seeded
-from tests.support.specimens import copy_while_open
+from soak.workers import failure
 
 Array = npt.NDArray[Any]
 Rng = np.random.Generator
@@ -39,9 +37,12 @@ _AWKWARD = [0.0, -0.0, np.nan, np.inf, -np.inf]
 # Spaces and values
 
 
+def _shape(rng: Rng, least: int, most: int, dimensions: int) -> tuple[int, ...]:
+    return tuple(rng.integers(least, most + 1, rng.integers(1, dimensions + 1)).tolist())
+
+
 def _box(rng: Rng) -> spaces.Box:
-    dtype = np.dtype(str(rng.choice(_DTYPES)))
-    shape = tuple(int(n) for n in rng.integers(1, 7, rng.integers(1, 4)))
+    dtype, shape = np.dtype(str(rng.choice(_DTYPES))), _shape(rng, 1, 6, 3)
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, dtype.type)
     info = np.iinfo(dtype)
@@ -49,23 +50,18 @@ def _box(rng: Rng) -> spaces.Box:
 
 
 def _plain_space(rng: Rng) -> spaces.Space[Any]:
-    kind = rng.integers(8)
-    if kind == 0:
-        return spaces.Discrete(int(rng.integers(1, 20)), start=int(rng.integers(-3, 3)))
-    if kind == 1:
-        return spaces.MultiDiscrete(rng.integers(1, 9, rng.integers(1, 5)))
-    if kind == 2:
-        return spaces.MultiBinary(int(rng.integers(1, 6)))
-    if kind == 3:
-        return spaces.MultiBinary([int(n) for n in rng.integers(1, 4, 2)])
-    return _box(rng)
+    some: list[spaces.Space[Any]] = [
+        spaces.Discrete(int(rng.integers(1, 20)), start=int(rng.integers(-3, 3))),
+        spaces.MultiDiscrete(rng.integers(1, 9, rng.integers(1, 5))),
+        spaces.MultiBinary(int(rng.integers(1, 6))),
+        spaces.MultiBinary(rng.integers(1, 4, 2).tolist()),
+    ]
+    return some[int(rng.integers(4))] if rng.random() < 0.5 else _box(rng)
 
 
 def _dict_space(rng: Rng) -> spaces.Dict:
-    names = rng.choice(
-        ["image", "vector", "x y", "_u", "1", "obs", "e\N{COMBINING ACUTE ACCENT}"], rng.integers(1, 4), replace=False
-    )
-    return spaces.Dict({str(name): _plain_space(rng) for name in names})
+    names = ["image", "vector", "x y", "_u", "1", "obs", "e\N{COMBINING ACUTE ACCENT}"]
+    return spaces.Dict({name: _plain_space(rng) for name in rng.choice(names, rng.integers(1, 4), replace=False).tolist()})
 
 
 def _stack_space(rng: Rng) -> tuple[spaces.Box, int, bool]:
@@ -82,15 +78,13 @@ def _goal_space(rng: Rng) -> spaces.Dict:
 
 
 def _action_space(rng: Rng) -> spaces.Space[Any]:
-    kind = rng.integers(4)
-    if kind == 0:
-        return spaces.MultiDiscrete(rng.integers(2, 5, rng.integers(1, 4)))
-    if kind == 1:
-        return spaces.MultiBinary(int(rng.integers(1, 5)))
-    if kind == 2:
-        shape = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 3)))
-        return spaces.Box(-1, 1, shape, np.float64 if rng.random() < 0.3 else np.float32)
-    return spaces.Discrete(int(rng.integers(2, 9)))
+    some: list[spaces.Space[Any]] = [
+        spaces.MultiDiscrete(rng.integers(2, 5, rng.integers(1, 4))),
+        spaces.MultiBinary(int(rng.integers(1, 5))),
+        spaces.Box(-1, 1, _shape(rng, 1, 3, 2), np.float64 if rng.random() < 0.3 else np.float32),
+        spaces.Discrete(int(rng.integers(2, 9))),
+    ]
+    return some[int(rng.integers(4))]
 
 
 def _values(space: Any, n: int, rng: Rng) -> Any:
@@ -116,13 +110,8 @@ def _values(space: Any, n: int, rng: Rng) -> Any:
 class World:
     """Steps of some environments, whose episodes end in every way.
 
-    Parameters
-    ----------
-    space, n_envs, rng
-    stack, last
-        Of observations that are stacks of frames.
-    jumps : float
-        How often an environment is reset from outside, without an end of its episode.
+    Observations may be stacks of frames, along the first axis or the `last`; `jumps` is how often an environment is reset from
+    outside, without an end of its episode.
     """
 
     def __init__(self, space: Any, n_envs: int, rng: Rng, stack: int = 1, last: bool = False, jumps: float = 0.0) -> None:
@@ -199,20 +188,12 @@ def same_batch(ours: Any, theirs: Any) -> None:
     mine, other = dict(_tensors(ours)), dict(_tensors(theirs))
     assert mine.keys() == other.keys(), f"{list(mine)} in place of {list(other)}"
     for name, expected in other.items():
-        same_values(mine[name].numpy(), expected.numpy(), name)
+        same_bits(expected.numpy(), mine[name].numpy(), name)
         assert mine[name].is_contiguous() == expected.is_contiguous(), f"{name}: strides {mine[name].stride()}"
         assert mine[name].device == expected.device
     memory = sorted((part.data_ptr(), part.data_ptr() + part.nbytes) for part in mine.values() if part.numel())
     for (_, end), (begin, _) in itertools.pairwise(memory):
         assert end <= begin, "two tensors of a batch share memory"
-
-
-def same_values(ours: Array, theirs: Array, name: str) -> None:
-    """Require the same dtype, shape and bits, where NaN is NaN."""
-    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), f"{name}: {ours.dtype} of {ours.shape}"
-    np.testing.assert_array_equal(ours, theirs, err_msg=name)
-    if theirs.dtype.kind == "f":
-        np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(theirs[theirs == 0]), err_msg=f"{name}, signs of 0")
 
 
 def same_steps(ours: Any, theirs: Any) -> None:
@@ -221,11 +202,11 @@ def same_steps(ours: Any, theirs: Any) -> None:
     found = ours._batch(*places)
     done = found["terminated"] | found["truncated"]
     for name, part in (("actions", found["action"]), ("rewards", found["reward"]), ("dones", done.float())):
-        same_values(part.numpy(), getattr(theirs, name)[places], name)
+        same_bits(getattr(theirs, name)[places], part.numpy(), name)
     for name, part in (("observations", found["obs"]), ("next_observations", found["next_obs"])):
+        of = getattr(theirs, name)
         for key, values in part.items() if isinstance(part, dict) else [("", part)]:
-            of = getattr(theirs, name)
-            same_values(values.numpy(), (of[key] if isinstance(of, dict) else of)[places], f"{name}/{key}")
+            same_bits((of[key] if isinstance(of, dict) else of)[places], values.numpy(), f"{name}/{key}")
 
 
 # Replay buffers
@@ -243,11 +224,12 @@ class Goals(gymnasium.Env[Any, Any]):
         return np.asarray(-distance + np.array([info.get("n", 0) for info in infos]))
 
 
-class _Replay:
+class _Replay(Pair):
     """One replay buffer of ours beside one of the library's, for as long as a test takes."""
 
     def __init__(self, kind: str, path: Path, rng: Rng) -> None:
-        self.kind, self.path, self.rng = kind, path, rng
+        super().__init__(path, rng)
+        self.kind = kind
         self.space: Any = {"dict": _dict_space, "her": _goal_space}.get(kind, _plain_space)(rng)
         stack, last = 1, False
         if kind in ("replay", "n_step") and rng.random() < 0.4:
@@ -273,7 +255,6 @@ class _Replay:
         self.norm = self._normalized() if rng.random() < 0.2 and _is_floating(self.space) else None
         self.frame_stack = stack if rng.random() < 0.7 and self.size >= stack * self.n_envs else 1
         self.rows = int(2 ** rng.integers(3, 7))
-        self.ours: Any = None
         self.open()
 
     def _normalized(self) -> VecNormalize:
@@ -298,8 +279,7 @@ class _Replay:
                 reward = self._as_given(reward)
                 done = done if self.kind == "her" else self._as_given(done)
                 action = action[0] if self.n_envs == 1 else action
-            for buffer in (self.ours, self.theirs):
-                buffer.add(obs, after, action, reward, done, infos)
+            self.each("add", obs, after, action, reward, done, infos)
 
     def _as_given(self, value: Any, space: Any = None) -> Any:
         """Return a value as users may give it: as a list, without the axis of one environment, or in another dtype."""
@@ -321,12 +301,8 @@ class _Replay:
             return
         if not self.theirs.size():
             return
-        seed, size = int(self.rng.integers(2**31)), int(self.rng.integers(1, 40))
-        np.random.seed(seed)  # noqa: NPY002  which is what the library draws with
-        ours = self.ours.sample(size, self.norm)
-        np.random.seed(seed)  # noqa: NPY002
-        theirs = self.theirs.sample(size, self.norm)
-        same_batch(ours, theirs)
+        size = int(self.rng.integers(1, 40))
+        same_batch(*reversed(self.each("sample", size, self.norm)))
 
     def look(self) -> None:
         """Compare all steps."""
@@ -341,16 +317,12 @@ class _Replay:
         elif what == "seal" and self.ours.stored.writes:
             self.ours.stored.buffer.flush(recompress=True)
         elif what in ("reopen", "kill") and not self.options.get("copy_info_dict"):
-            if what == "kill" and self.ours.stored.writes:
-                copy_while_open(self.path, path := self.path.with_name(f"{self.path.name}+"))
-                self.path = path
-            self.ours.close()
+            self.leave(self.ours.stored, killed=what == "kill")
             self.open()
         elif what == "pickle":
-            self.ours, self.theirs = (pickle.loads(pickle.dumps(buffer)) for buffer in (self.ours, self.theirs))
+            self.go_on_with_copies()
             if self.kind == "her":
-                self.ours.set_env(self.given[-1])
-                self.theirs.set_env(self.given[-1])
+                self.each("set_env", self.given[-1])
 
 
 def _is_floating(space: Any) -> bool:
@@ -370,7 +342,7 @@ def _replay(kind: str, path: Path, rng: Rng, rounds: int) -> None:
             both.disturb()
         both.draw()
     finally:
-        both.ours.close()
+        both.close()
 
 
 # Rollout buffers
@@ -387,32 +359,30 @@ def _rollout(kind: str, path: Path, rng: Rng, rounds: int) -> None:
     own, its = _rollout_classes(kind)
     given = [length, space, actions, *more.shape(length)]
     options: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
-    frame_stack = stack if length >= stack and rng.random() < 0.7 else 1
-    ours = own(*given, **options, path=path, segment_rows=int(2 ** rng.integers(3, 7)), frame_stack=frame_stack)
-    theirs = its(*given, **options)
+    frame_stack, both = stack if length >= stack and rng.random() < 0.7 else 1, Pair(path, rng)
+    both.ours = own(*given, **options, path=both.path, segment_rows=int(2 ** rng.integers(3, 7)), frame_stack=frame_stack)
+    both.theirs = its(*given, **options)
     world, starts = World(space, n_envs, rng, stack, last), np.ones(n_envs, bool)
+    numbers: Callable[[], torch.Tensor] = lambda: torch.as_tensor(rng.normal(size=n_envs).astype(np.float32))  # noqa: E731
     try:
         for _ in range(int(rng.integers(1, rounds + 1))):
-            ours.reset()
-            theirs.reset()
+            both.each("reset")
             for _ in range(length):
                 obs, _, reward, done, _ = world.step()
-                numbers = [torch.as_tensor(rng.normal(size=n_envs).astype(np.float32)) for _ in range(2)]
-                action, beside = _values(actions, n_envs, rng), more.draw(theirs)
-                for buffer in (ours, theirs):
-                    buffer.add(obs, action, reward, starts, *numbers, **beside)
+                action, beside = _values(actions, n_envs, rng), more.draw(both.theirs)
+                both.each("add", obs, action, reward, starts, numbers(), numbers(), **beside)
                 starts = done
                 if rng.random() < 0.03:
-                    ours.close()
+                    both.ours.close()
                 if rng.random() < 0.03 and kind in ("rollout", "dict rollout"):
-                    ours, theirs = (pickle.loads(pickle.dumps(buffer)) for buffer in (ours, theirs))
-            values = torch.as_tensor(rng.normal(size=n_envs).astype(np.float32))
-            ours.compute_returns_and_advantage(values, starts)
-            theirs.compute_returns_and_advantage(values, starts)
+                    both.go_on_with_copies()
+            both.each("compute_returns_and_advantage", numbers(), starts)
             for size in (None, int(rng.integers(1, length * n_envs + 1))):
-                _same_minibatches(ours, theirs, size, int(rng.integers(2**31)))
+                expected, found = both.each("get", size)
+                for batch, other in zip(found, expected, strict=True):
+                    same_batch(batch, other)
     finally:
-        ours.close()
+        both.close()
 
 
 def _rollout_classes(kind: str) -> tuple[Any, Any]:
@@ -449,34 +419,20 @@ class _More:
         return {}
 
 
-def _same_minibatches(ours: Any, theirs: Any, size: int | None, seed: int) -> None:
-    np.random.seed(seed)  # noqa: NPY002
-    expected = list(theirs.get(size))
-    np.random.seed(seed)  # noqa: NPY002
-    n = -1
-    for n, batch in enumerate(ours.get(size)):
-        same_batch(batch, expected[n])
-    assert n + 1 == len(expected), f"{n + 1} minibatches, expected {len(expected)}"
-
-
 # Campaign
 
-KINDS: dict[str, Callable[[str, Path, Rng, int], None]] = {
+KINDS = {
     **dict.fromkeys(("replay", "dict", "n_step", "her"), _replay),
-    **dict.fromkeys(("rollout", "dict rollout"), _rollout),
-    **dict.fromkeys(("maskable rollout", "dict maskable rollout", "recurrent rollout", "dict recurrent rollout"), _rollout),
+    **dict.fromkeys(("rollout", "dict rollout", "maskable rollout", "dict maskable rollout"), _rollout),
+    **dict.fromkeys(("recurrent rollout", "dict recurrent rollout"), _rollout),
 }
 
 
 def run(kind: str, seed: int, rounds: int = 6) -> str:
     """Run one configuration, for so many rounds at most; return what went wrong, or nothing."""
     rng = np.random.default_rng([seed, list(KINDS).index(kind)])
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-sb3-") as directory, np.errstate(invalid="ignore", over="ignore"):
-        try:
-            KINDS[kind](kind, Path(directory) / "store", rng, rounds)
-        except Exception:  # noqa: BLE001  which is what is looked for
-            return traceback.format_exc(limit=-4)
-    return ""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return failure(lambda path: KINDS[kind](kind, path, rng, rounds))
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:

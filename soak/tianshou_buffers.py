@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tianshou.data import (
-    Batch,
-    PrioritizedReplayBuffer,
-    PrioritizedVectorReplayBuffer,
-    ReplayBuffer,
-    VectorReplayBuffer,
-)
+from tianshou.data import Batch, PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer, ReplayBuffer, VectorReplayBuffer
 
 from diskbuffer.adapters.tianshou import (
     DiskPrioritizedReplayBuffer,
@@ -22,37 +15,29 @@ from diskbuffer.adapters.tianshou import (
     DiskReplayBuffer,
     DiskVectorReplayBuffer,
 )
-from soak.random_values import Values, make_calls, random_shape, same_bits
-from tests.support.specimens import copy_while_open
+from soak.random_values import Pair, Values, random_shape, same_bits
 
-_CALLS = ("add", "sample", "everything", "index", "neighbours", "write_key", "reset", "reopen", "pickle", "update")
-_WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 0.6, 1.5, 1, 0.4])
+_CALLS = {"add": 10, "sample": 6, "everything": 2, "index": 3, "neighbours": 2, "write_key": 1, "reset": 0.6, "reopen": 1.5}
+_CALLS |= {"pickle": 1, "update": 0.4}
+_CLASSES: dict[tuple[bool, bool], tuple[Any, Any]] = {  # by whether steps have priorities, and come from several environments
+    (False, False): (ReplayBuffer, DiskReplayBuffer),
+    (False, True): (VectorReplayBuffer, DiskVectorReplayBuffer),
+    (True, False): (PrioritizedReplayBuffer, DiskPrioritizedReplayBuffer),
+    (True, True): (PrioritizedVectorReplayBuffer, DiskPrioritizedVectorReplayBuffer),
+}
 
 
 class World:
-    """Steps of an environment whose episodes end in every way.
+    """Steps of an environment whose episodes end in every way, of values for parts of observations, actions, rewards, infos.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    obs : dict
-        What each part of an observation is, nested or not; under the key "" where there is only one.
-    act, rew, info
-        What actions, rewards, and the parts of infos are.
-    only_last : int
-        Frames of which observations are stacks, the last of which is stored; 1 for none.
+    Only the last of `only_last` frames of an observation is stored.
     """
 
     def __init__(self, rng: np.random.Generator, obs: Any, act: Values, rew: Values, info: Any, only_last: int) -> None:
         self._rng, self._obs, self._act, self._rew, self._info, self._stack = rng, obs, act, rew, info, only_last
         self._episode = float(rng.choice([1.5, 5, 40]))
         self._still = float(rng.choice([0, 0, 0.5]))
-        self._now = self._observe()
-
-    def _observe(self) -> Any:
-        if "" in self._obs:
-            return self._obs[""]()
-        return _drawn(self._obs)
+        self._now = _drawn(self._obs)
 
     def _given(self, obs: Any) -> Any:
         """Return an observation as the environment has it."""
@@ -61,9 +46,9 @@ class World:
     def step(self) -> Any:
         """Take a step."""
         now, over = self._now, self._rng.random() < 1 / self._episode
-        after = now if self._rng.random() < self._still else self._observe()
+        after = now if self._rng.random() < self._still else _drawn(self._obs)
         terminated = bool(over and self._rng.random() < 0.6)
-        self._now = self._observe() if over else after
+        self._now = _drawn(self._obs) if over else after
         return Batch(
             obs=self._given(now),
             act=self._act(),
@@ -110,34 +95,31 @@ def _without(values: Any, ends: Any) -> Any:
     return found
 
 
-class Both:
-    """A buffer of Tianshou's, one on disk, and the worlds that both are told about.
-
-    Parameters
-    ----------
-    path : Path
-        Of a directory for the store.
-    rng : numpy.random.Generator
-    """
+class Both(Pair):
+    """A buffer of Tianshou's, one on disk, and the worlds that both are told about."""
 
     def __init__(self, path: Path, rng: np.random.Generator) -> None:
-        self._rng, self._path, self._opened = rng, path / "store", list[Any]()
+        super().__init__(path, rng)
         self.n_envs = int(rng.choice([0, 1, 2, 4, 64], p=[0.3, 0.2, 0.2, 0.27, 0.03]))  # 0 for one that takes a single step
         self._prioritized = bool(rng.random() < 0.35)
         self._how = self._random_options()
         self._size = int(rng.integers(max(2, self._how["stack_num"]), 40)) * max(self.n_envs, 1)
         self._worlds = self._random_worlds()
-        self.theirs = self._make(
-            (PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer) if self._prioritized else (ReplayBuffer, VectorReplayBuffer)
-        )
-        self.ours = self._open()
-        self._number, self._uncounted = 0, False
+        self._given = (self._size, self.n_envs) if self.n_envs else (self._size,)
+        self._classes = _CLASSES[self._prioritized, self.n_envs > 0]
+        self.theirs = self._classes[0](*self._given, **self._how)
+        self.open()
+        self._uncounted = False
+
+    def open(self) -> None:
+        """Open ours anew."""
+        self.ours = self._classes[1](*self._given, **self._how, path=self.path, segment_rows=16)
 
     def __repr__(self) -> str:
         return f"{type(self.ours).__name__} of {self._size} steps, {self.n_envs} environments, {self._how}"
 
     def _random_options(self) -> dict[str, Any]:
-        rng = self._rng
+        rng = self.rng
         how: dict[str, Any] = {"stack_num": int(rng.choice([1, 1, 2, 4])), "ignore_obs_next": bool(rng.random() < 0.3)}
         how["save_only_last_obs"] = bool(rng.random() < 0.2)
         how["sample_avail"] = bool(rng.random() < 0.3 and not self._prioritized)
@@ -148,7 +130,7 @@ class Both:
         return how
 
     def _random_worlds(self) -> list[World]:
-        rng = self._rng
+        rng = self.rng
         names = ("frame", "place", "a value", "obs", "x_61", "a/b", "%20", "_own", "steps")
 
         def nested(depth: int) -> Any:
@@ -156,40 +138,14 @@ class Both:
                 return Values(rng, random_shape(rng))
             return {key: nested(depth + 1) for key in rng.choice(names, rng.integers(1, 3), replace=False).tolist()}
 
-        keys = [""] if rng.random() < 0.5 or self._how["save_only_last_obs"] else rng.choice(names, 2, replace=False).tolist()
-        obs = {key: nested(0) if key else Values(rng, random_shape(rng)) for key in keys}
+        obs: Any = Values(rng, random_shape(rng))
+        if rng.random() < 0.5 and not self._how["save_only_last_obs"]:
+            obs = {key: nested(0) for key in rng.choice(names, 2, replace=False).tolist()}
         act = Values(rng, random_shape(rng)[:1])
         rew = Values(rng, () if rng.random() < 0.9 else (2,), "float64")
         info = {key: nested(1) for key in ("lives", "tag", "steps", "x_position") if rng.random() < 0.4}
         only_last = 3 if self._how["save_only_last_obs"] else 1
         return [World(rng, obs, act, rew, info, only_last) for _ in range(max(self.n_envs, 1))]
-
-    def _make(self, classes: tuple[Any, Any], **where: Any) -> Any:
-        if not self.n_envs:
-            return classes[0](self._size, **self._how, **where)
-        return classes[1](self._size, self.n_envs, **self._how, **where)
-
-    def _open(self) -> Any:
-        classes: tuple[Any, Any] = (
-            (DiskPrioritizedReplayBuffer, DiskPrioritizedVectorReplayBuffer)
-            if self._prioritized
-            else (DiskReplayBuffer, DiskVectorReplayBuffer)
-        )
-        self._opened.append(self._make(classes, path=self._path, segment_rows=16))
-        return self._opened[-1]
-
-    def close(self) -> None:
-        """Close all that was opened."""
-        for buffer in self._opened:
-            buffer.close()
-
-    def _each(self, call: Any) -> list[Any]:
-        """Call a function with both; with the same random numbers."""
-        seed, found = int(self._rng.integers(2**31)), []
-        for buffer in (self.theirs, self.ours):
-            np.random.seed(seed)  # noqa: NPY002  which Tianshou draws from, too
-            found.append(call(buffer))
-        return found
 
     def _compare(self, one: Any, other: Any, indices: Any, where: str) -> None:
         """Compare batches, but for what docs/adapters.md names: what only ours knows, and stacks of infos."""
@@ -216,60 +172,46 @@ class Both:
 
     def add(self) -> None:
         """Add some steps to both."""
-        for _ in range(int(self._rng.integers(1, 12))):
+        for _ in range(int(self.rng.integers(1, 12))):
             if not self.n_envs:
                 step = self._worlds[0].step()
-                if self._how["save_only_last_obs"] and self._how["ignore_obs_next"] and self._rng.random() < 0.5:
+                if self._how["save_only_last_obs"] and self._how["ignore_obs_next"] and self.rng.random() < 0.5:
                     step = Batch.stack([step])
-                    told = self._each(lambda buffer, step=step: buffer.add(step, [0]))
+                    told = self.each("add", step, [0])
                 else:
-                    told = self._each(lambda buffer, step=step: buffer.add(step))
+                    told = self.each("add", step)
             else:
-                ids = np.arange(self.n_envs) if self._rng.random() < 0.5 else np.flatnonzero(self._rng.random(self.n_envs) < 0.6)
+                ids = np.arange(self.n_envs) if self.rng.random() < 0.5 else np.flatnonzero(self.rng.random(self.n_envs) < 0.6)
                 if not len(ids):
                     continue
                 steps = Batch.stack([self._worlds[n].step() for n in ids])
-                told = self._each(lambda buffer, steps=steps, ids=ids: buffer.add(steps, ids))
+                told = self.each("add", steps, ids)
             for name, one, other in zip(("places", "returns", "lengths", "starts"), *told, strict=True):
                 computed = name == "returns"  # sums of rewards: which NaN comes of infinities depends on the order
                 left, right = (np.where(np.isnan(part), np.nan, part) if computed else part for part in (one, other))
                 _same(left, right, f"{name} that add returns")
 
-    @property
-    def empty_now(self) -> bool:
-        """Whether nothing is there."""
-        assert len(self.theirs) == len(self.ours), f"{len(self.theirs)} steps, {len(self.ours)}"
-        return len(self.theirs) == 0
-
     def sample(self) -> None:
         """Draw from both, and tell both new priorities."""
         if self.empty_now:
             return
-        n = int(self._rng.integers(1, 20))
-        failed, found = [], []
-        for draw in (n, None) if self._rng.random() < 0.2 and not self.n_envs else (n,):
-            for buffer in (self.theirs, self.ours):
-                np.random.seed(n)  # noqa: NPY002
-                try:
-                    found.append(buffer.sample(draw))
-                except ValueError as error:  # no step has its whole stack
-                    failed.append(str(error))
-            assert len(failed) in (0, 2), f"one raised, the other not: {failed}"
-            if failed:
+        n = int(self.rng.integers(1, 20))
+        for draw in (n, None) if self.rng.random() < 0.2 and not self.n_envs else (n,):
+            found = self.each("sample", draw, errors=(ValueError,))  # no step has its whole stack
+            if not found:
                 return
-            (one, indices), (other, others) = found[-2:]
+            (one, indices), (other, others) = found
             _same(indices, others, "indices")
             self._compare(one, other, indices, f"a batch of {draw}")
         if self._prioritized:
-            weights = self._rng.random(len(found[0][1]))
-            for buffer in (self.theirs, self.ours):
-                buffer.update_weight(found[0][1], weights)
+            weights = self.rng.random(len(indices))
+            self.each("update_weight", indices, weights)
 
     def everything(self) -> None:
         """Compare all there is, read at once and in parts."""
         if self.empty_now:
             return
-        (one, indices), (other, others) = self._each(lambda buffer: buffer.sample(0))
+        (one, indices), (other, others) = self.each("sample", 0)
         _same(indices, others, "indices of all")
         if len(indices):
             self._compare(one, other, indices, "all")
@@ -282,12 +224,12 @@ class Both:
         filled = self.theirs.sample_indices(0)
         if not len(filled):
             return
-        some = self._rng.choice(filled, int(self._rng.integers(1, 9)))
+        some = self.rng.choice(filled, int(self.rng.integers(1, 9)))
         for index in (some, int(some[0]), *(() if self.n_envs else (some.reshape(1, -1),))):
             self._compare(self.theirs[index], self.ours[index], index, f"[{index}]")
         for key in ("obs", "rew", "act"):
-            got = self._each(lambda buffer, key=key: buffer.get(some, key, stack_num=1))
-            _same(got[0], got[1], f"get({key})")
+            one, other = self.each("get", some, key, stack_num=1)
+            _same(one, other, f"get({key})")
 
     def neighbours(self) -> None:
         """Compare what comes before and after, and which episodes are not over."""
@@ -302,15 +244,14 @@ class Both:
         """Write a key of all steps."""
         if self.empty_now or self._prioritized:
             return
-        values = self._rng.normal(size=self.theirs.maxsize)
+        values = self.rng.normal(size=self.theirs.maxsize)
         for buffer in (self.theirs, self.ours):
             buffer.set_array_at_key(values.copy(), "returns")
 
     def reset(self) -> None:
         """Empty both."""
-        keep = bool(self._rng.random() < 0.5)
-        for buffer in (self.theirs, self.ours):
-            buffer.reset(keep_statistics=keep)
+        keep = bool(self.rng.random() < 0.5)
+        self.each("reset", keep_statistics=keep)
         self._uncounted |= keep
         if self._prioritized:
             self.theirs.weight[np.arange(self.theirs.maxsize)] = 0.0  # its own draws what there was before
@@ -320,15 +261,12 @@ class Both:
         """Close ours, or kill its process, and open it again; what is told to begin anew does so in both."""
         if self.empty_now:
             return
-        if self.ours.stored.writes and self._rng.random() < 0.5:  # a kill
-            copy_while_open(self._path, killed := self._path.with_name(f"{self._path.name}+"))
-            self._path = killed
-        self.close()
-        self.ours = self._open()
+        self.leave(self.ours.stored, killed=bool(self.rng.random() < 0.5))
+        self.open()
         self._recount()
         for buffer in (self.theirs, self.ours):
             for ring in {id(ring): ring for ring in [buffer, *getattr(buffer, "buffers", [])]}.values():
-                ring._random_state = np.random.RandomState(self._number)
+                ring._random_state = np.random.RandomState(0)
         if self._prioritized:
             self.theirs._max_prio = self.theirs._min_prio = 1.0
             self.theirs.weight[np.arange(self.theirs.maxsize)] = 0.0
@@ -343,8 +281,7 @@ class Both:
 
     def pickle(self) -> None:
         """Pickle both, and go on with the copies."""
-        self.theirs, self.ours = pickle.loads(pickle.dumps(self.theirs)), pickle.loads(pickle.dumps(self.ours))
-        self._opened.append(self.ours)
+        self.go_on_with_copies()
         self._recount()
         if self.n_envs:  # or parts of its own would not know what is added from now on
             for n, ring in enumerate(self.theirs.buffers):
@@ -356,11 +293,11 @@ class Both:
         if self.n_envs or self._prioritized or self._how["ignore_obs_next"] or self._how["stack_num"] > 1:
             return
         source = ReplayBuffer(9, **self._how)
-        for _ in range(int(self._rng.integers(1, 15))):
+        for _ in range(int(self.rng.integers(1, 15))):
             source.add(self._worlds[0].step())
         self._uncounted = True
-        places = self._each(lambda buffer: buffer.update(source))
-        _same(places[0], places[1], "what update returns")
+        one, other = self.each("update", source)
+        _same(one, other, "what update returns")
 
 
 def filled_places(buffer: Any) -> Any:
@@ -371,7 +308,5 @@ def filled_places(buffer: Any) -> Any:
 
 def compare(path: Path, seed: int, calls: int = 40) -> None:
     """Give both the same, some random calls long; an AssertionError where they differ."""
-    rng = np.random.default_rng([seed, 2])
-    both = Both(path, rng)
-    both.add()
-    make_calls(both, [*rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist(), "everything"], seed)
+    both = Both(path, np.random.default_rng([seed, 2]))
+    both.make_calls(_CALLS, calls, "add", "everything")

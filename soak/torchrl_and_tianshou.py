@@ -7,13 +7,11 @@ pickles in between. With the same seeds every batch must be the same, bit for bi
 from __future__ import annotations
 
 import importlib
-import tempfile
-import traceback
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 from soak.table import Row, seeded
+from soak.workers import failure
 
 LIBRARIES = ("torchrl", "tianshou")
 
@@ -21,13 +19,9 @@ LIBRARIES = ("torchrl", "tianshou")
 def run(library: str, seed: int, calls: int = 40) -> str:
     """Compare one pair of buffers; return how they differ, or nothing."""
     module = importlib.import_module(f"soak.{library}_buffers")  # which loads the library
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-libraries-") as directory, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries' own
-        try:
-            module.compare(Path(directory), seed, calls)
-        except Exception:  # noqa: BLE001  which is what is looked for
-            return traceback.format_exc(limit=-4)
-    return ""
+        return failure(lambda path: module.compare(path, seed, calls))
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:

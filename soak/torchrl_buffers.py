@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
-from torchrl.data import (
-    LazyTensorStorage,
-    PrioritizedSampler,
-    ReplayBuffer,
-    TensorDictReplayBuffer,
-)
+from torchrl.data import LazyTensorStorage, PrioritizedSampler, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import (
     RandomSampler,
     SamplerWithoutReplacement,
@@ -24,30 +18,21 @@ from torchrl.data.replay_buffers.samplers import (
 )
 
 from diskbuffer.adapters.torchrl import DiskStorage
-from soak.random_values import Values, make_calls, random_shape, same_bits
-from tests.support.specimens import copy_while_open
+from soak.random_values import Pair, Values, random_shape, same_bits
 
 _KEYS: tuple[Any, ...] = (
     *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "x_61", "_own", "a value", "a/b", "\u00e4"),
     *(("agents", "one"), ("agents", "two", "value"), ("collector", "traj_ids"), ("next_", "next")),
 )
 _DONE = ("next", "done")
-_CALLS = ("extend", "add", "sample", "index", "all", "reopen", "pickle", "empty", "dump")
-_WEIGHTS = np.array([6, 3, 8, 3, 2, 1.5, 0.7, 0.4, 0.5])
+_CALLS = {"extend": 6, "add": 3, "sample": 8, "index": 3, "all": 2, "reopen": 1.5, "pickle": 0.7, "empty": 0.4, "dump": 0.5}
 
 
 class World:
     """Steps of an environment, or of nothing in particular, that end in every way, or are reset from outside.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    entries : dict
-        What each entry's values are, and whether it is there below "next", too.
-    stack : int
-        Frames in the stacks that pictures are; 1 for none.
-    flags : list of str
-        Which of "done", "terminated" and "truncated" are told.
+    `entries` tell of each entry what its values are, and whether it is there below "next", too; `stack` is how many frames are in
+    the stacks that pictures are, 1 for none; `flags`, which of "done", "terminated" and "truncated" are told.
     """
 
     def __init__(self, rng: np.random.Generator, entries: dict[Any, tuple[Values, bool]], stack: int, flags: list[str]) -> None:
@@ -122,19 +107,12 @@ def _has_priorities() -> bool:
     return True
 
 
-class Both:
-    """A buffer of TorchRL's on its own storage, one on ours, and the world that both are told about.
-
-    Parameters
-    ----------
-    path : Path
-        Of a directory for the store.
-    rng : numpy.random.Generator
-    """
+class Both(Pair):
+    """A buffer of TorchRL's on its own storage, one on ours, and the world that both are told about."""
 
     def __init__(self, path: Path, rng: np.random.Generator) -> None:
-        self._rng, self._path, self._dumps = rng, path, 0
-        self._opened, self._name = list[DiskStorage](), "store"
+        super().__init__(path, rng)
+        self._dumps = 0
         self.lanes = int(rng.choice([2, 3, 4, 64], p=[0.4, 0.3, 0.2, 0.1])) if rng.random() < 0.3 else 0
         self._stack = int(rng.choice([1, 1, 2, 4]))
         flags = [name for name in ("done", "terminated", "truncated") if name == "done" or rng.random() < 0.7]
@@ -152,14 +130,14 @@ class Both:
         self._make = self._choose_sampler()
         self._how: dict[str, Any] = {"ndim": 2} if self.lanes else {}
         self.theirs = self._buffer(LazyTensorStorage(self._size, **self._how), self._make())
-        self.ours = self._buffer(self._storage(), self._make())
+        self.ours = self._buffer(self._storage(self.path), self._make())
 
     def __repr__(self) -> str:
         return f"{self.ours.storage}, {self._kind}, {type(self.ours.sampler).__name__}, {self._stack=}, {self.lanes=}"
 
     def _choose_sampler(self) -> Callable[[], Any]:
         """Return what makes a sampler."""
-        rng, strict = self._rng, bool(self._rng.random() < 0.3)
+        rng, strict = self.rng, bool(self.rng.random() < 0.3)
         keys: list[dict[str, Any]] = [{}, {"end_key": _DONE}, {"traj_key": "episode"}, {"end_keys": [_DONE, "no"]}]
         spans: list[Any] = [False, True, 1, (0, 1)]
         slices: dict[str, Any] = {"strict_length": strict, **keys[int(rng.integers(4))]}
@@ -173,15 +151,14 @@ class Both:
             if not self.lanes:
                 made += [lambda: SliceSamplerWithoutReplacement(**slices)]
         if not self.lanes:
-            drop_last = bool(self._rng.random() < 0.5)
+            drop_last = bool(self.rng.random() < 0.5)
             made += [lambda: SamplerWithoutReplacement(drop_last=drop_last)]
             if _has_priorities():
                 made += [lambda: PrioritizedSampler(self._size, 0.7, 0.9)]
-        return made[int(self._rng.integers(len(made)))]
+        return made[int(self.rng.integers(len(made)))]
 
-    def _storage(self, name: str | None = None) -> DiskStorage:
-        how = self._how | {"segment_rows": self._segment, "frame_stack": self._stack}
-        return DiskStorage(self._size, self._path / (name or self._name), **how)
+    def _storage(self, path: Path) -> DiskStorage:
+        return DiskStorage(self._size, path, segment_rows=self._segment, frame_stack=self._stack, **self._how)
 
     def _buffer(self, storage: Any, sampler: Any) -> Any:
         make = TensorDictReplayBuffer if self._kind == "tensordict" else ReplayBuffer
@@ -194,13 +171,8 @@ class Both:
             return torch.stack([world.rollout(n) for world in self._worlds])
         return self._worlds[0].rollout(n)
 
-    def close(self) -> None:
-        """Close all that was opened."""
-        for storage in [*self._opened, self.ours.storage]:
-            storage.close()
-
     def _seed_again(self) -> None:
-        seed = int(self._rng.integers(2**31))
+        seed = int(self.rng.integers(2**31))
         for buffer in (self.theirs, self.ours):
             buffer.set_rng(torch.Generator().manual_seed(seed))
 
@@ -209,7 +181,7 @@ class Both:
     def extend(self) -> None:
         """Add steps to both: now and then more than there are places for, one after the other."""
         most = self._size // max(self.lanes, 1)
-        n = int(self._rng.integers(2 if self.lanes else 1, max(min(most, 40), 2) + 1))
+        n = int(self.rng.integers(2 if self.lanes else 1, max(min(most, 40), 2) + 1))
         if n > most:
             return
         steps = self._steps(n)
@@ -229,32 +201,21 @@ class Both:
         if self.empty_now:
             return
         for _ in range(3):
-            failed, found = list[str](), list[Any]()
-            for buffer in (self.theirs, self.ours):
-                try:
-                    found.append(buffer.sample())
-                except (RuntimeError, ValueError, IndexError) as error:  # such as that there is no slice of that length
-                    failed.append(f"{type(error).__name__}")
-            assert len(failed) in (0, 2), f"one raised, the other not: {failed}"
-            if failed:
+            errors = (RuntimeError, ValueError, IndexError)  # such as that there is no slice of that length
+            found = self.each("sample", errors=errors)
+            if not found:
                 self._seed_again()
                 return
             _same(found[0], found[1], f"a batch of {self._batch_size}")
-
-    @property
-    def empty_now(self) -> bool:
-        """Whether nothing is there."""
-        assert len(self.theirs) == len(self.ours), f"{len(self.theirs)} steps, {len(self.ours)}"
-        return len(self.theirs) == 0
 
     def index(self) -> None:
         """Read some places of both."""
         if self.empty_now or self.lanes:
             return
         n = len(self.theirs)
-        first, last = sorted(self._rng.integers(0, n + 1, 2).tolist())
-        some = torch.from_numpy(self._rng.integers(0, n, int(self._rng.integers(0, 9))))
-        indices: list[Any] = [slice(first, last), some, int(self._rng.integers(n)), slice(None, None, 2)]
+        first, last = sorted(self.rng.integers(0, n + 1, 2).tolist())
+        some = torch.from_numpy(self.rng.integers(0, n, int(self.rng.integers(0, 9))))
+        indices: list[Any] = [slice(first, last), some, int(self.rng.integers(n)), slice(None, None, 2)]
         for index in indices:
             _same(self.theirs[index], self._read(self.ours[index]), f"[{index}]")
 
@@ -273,19 +234,15 @@ class Both:
         if self.empty_now:
             return
         getattr(sampler, "_cache", {}).clear()  # of another storage
-        if self.ours.storage.stored.writes and self._rng.random() < 0.5:  # a kill
-            copy_while_open(self._path / self._name, self._path / f"{self._name}+")
-            self._name += "+"
-        self.close()
-        self.ours = self._buffer(self._storage(), sampler)
+        self.leave(self.ours.storage.stored, killed=bool(self.rng.random() < 0.5))
+        self.ours = self._buffer(self._storage(self.path), sampler)
         cursors = [buffer.writer._cursor for buffer in (self.theirs, self.ours)]
         assert cursors[0] == cursors[1], f"the writers are at {cursors}"
         self._seed_again()
 
     def pickle(self) -> None:
         """Pickle both storages, and go on with copies."""
-        self._opened.append(self.ours.storage)
-        self.theirs, self.ours = (pickle.loads(pickle.dumps(buffer)) for buffer in (self.theirs, self.ours))
+        self.go_on_with_copies()
         self._seed_again()
 
     def empty(self) -> None:
@@ -300,9 +257,9 @@ class Both:
         if self.empty_now:
             return
         self._dumps += 1
-        self.ours.dumps(self._path / "dumps")
-        other = self._buffer(self._storage(f"store-{self._dumps}"), self._make())
-        other.loads(self._path / "dumps")
+        self.ours.dumps(self.path.with_name("dumps"))
+        other = self._buffer(self._storage(self.path.with_name(f"store-{self._dumps}")), self._make())
+        other.loads(self.path.with_name("dumps"))
         _same(self.theirs[:], self._read(other[:]), "what was loaded")
         cursors = [buffer.writer._cursor for buffer in (self.theirs, other)]
         assert cursors[0] == cursors[1], f"the writers are at {cursors}"
@@ -311,8 +268,5 @@ class Both:
 
 def compare(path: Path, seed: int, calls: int = 30) -> None:
     """Give both the same, some random calls long; an AssertionError where they differ."""
-    rng = np.random.default_rng([seed, 1])
     torch.manual_seed(seed)
-    both = Both(path, rng)
-    both.extend()
-    make_calls(both, [*rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist(), "all"], seed)
+    Both(path, np.random.default_rng([seed, 1])).make_calls(_CALLS, calls, "extend", "all")

@@ -220,5 +220,15 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def failure(call: Callable[[Path], object]) -> str:
+    """Call a function with a directory of its own; return what it raised, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="diskbuffer-soak-") as directory:
+        try:
+            call(Path(directory))
+        except Exception:  # noqa: BLE001  which is what is looked for
+            return traceback.format_exc(limit=-6)
+    return ""
+
+
 if __name__ == "__main__":
     serve(importlib.import_module(sys.argv[1]), Path(sys.argv[2]))
