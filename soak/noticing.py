@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import numpy as np
 
@@ -65,31 +66,28 @@ def kind_of(path: str) -> str:
     if inside == path:
         return "a directory above the store"
     inside = re.sub(r"\.[0-9a-f]{8}\.tmp$|\.new\.tmp$|\.tmp$", "", inside)
-    *directories, name = inside.split("/")
-    if name == "" or (not directories and name == "."):
+    directory, _, name = inside.rpartition("/")
+    if inside in ("", "."):
         return "the store's directory"
-    if not re.match(r"c\.|zarr\.json|.*\.json$", name):
-        return f"directory {_column([*directories, name])}"
     if name.startswith("c."):
-        return f"file of {_column(directories)}"
-    return name if name != "zarr.json" else "zarr.json of " + ("a column" if directories else "the group")
+        return f"file of {_column(directory)}"
+    if not name.endswith(".json"):
+        return f"directory {_column(inside)}"
+    return name if name != "zarr.json" else "zarr.json of " + ("a column" if directory else "the group")
 
 
-def _column(directories: list[str]) -> str:
-    match directories:
-        case ["_segments", "length"]:
-            return "the lengths"
-        case ["_segments", "checksum", *_]:
-            return "checksums of files"
-        case ["_segments", *_]:
-            return "the segment table"
-        case ["_tail", *_]:
-            return "the tail"
-        case ["obs" | "depth", *_]:
-            return "a packed column"
-        case ["value" | "tag", *_]:
-            return "a derived column"
-    return "a flat column"
+_COLUMNS = {
+    "_segments/length": "the lengths",
+    "_segments/checksum": "checksums of files",
+    "_segments": "the segment table",
+    "_tail": "the tail",
+    **dict.fromkeys(("obs", "depth"), "a packed column"),
+    **dict.fromkeys(("value", "tag"), "a derived column"),
+}
+
+
+def _column(directory: str) -> str:
+    return next((kind for above, kind in _COLUMNS.items() if f"{directory}/".startswith(f"{above}/")), "a flat column")
 
 
 def syncs_of(recording: Recorded) -> dict[str, list[int]]:
@@ -147,35 +145,27 @@ def _points(recording: Recorded, syncs: list[int], rng: np.random.Generator) -> 
 # Checksums
 
 
-def _resolve(name: str) -> tuple[Any, str]:
-    module, _, path = name.partition(":")
-    owner: Any = importlib.import_module(f"diskbuffer.store.{module}")
-    *parents, last = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
-    if not hasattr(owner, last):
-        raise LookupError(f"{name} is not there any more; where did this protection go?")
-    return owner, last
-
-
 @contextlib.contextmanager
 def replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Have ``module:Class.function`` below `diskbuffer.store` be replaced by a function that gets it as its first argument."""
-    owner, last = _resolve(name)
-    raw = vars(owner)[last]
+    module, _, path = name.partition(":")
+    *parents, last = path.split(".")
+    owner: Any = importlib.import_module(f"diskbuffer.store.{module}")
+    for parent in parents:
+        owner = getattr(owner, parent)
     real = getattr(owner, last)
     call: Any = lambda *args, **keywords: function(real, *args, **keywords)  # noqa: E731
-    setattr(owner, last, staticmethod(call) if isinstance(raw, staticmethod) else call)
-    try:
+    with mock.patch.object(owner, last, staticmethod(call) if isinstance(vars(owner)[last], staticmethod) else call):
         yield
-    finally:
-        setattr(owner, last, raw)
 
 
 CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
     "of rows": ("recovery.inspection:Inspected.verified", lambda real, *of, **how: np.ones_like(real(*of, **how))),
     "of chunks, when a store is recovered": ("format.chunks:decode_entry", lambda real, *of: real(*of) and 0),
-    "of the lengths of segments": ("segments.table:SegmentTable.used", lambda _, table: (table.column("length"), _zeros(table))),
+    "of the lengths of segments": (
+        "segments.table:SegmentTable.used",
+        lambda _, table: (table.column("length"), np.zeros(len(table.column("length")), np.bool_)),
+    ),
     "of what is sealed": ("segments.table:SegmentTable.is_sealed", lambda _, table, slot: bool(table.get("sealed", slot))),
     "of files of sealed segments": ("verification:Verification.verify_file", lambda *_, **__: None),
     "of files when they are mapped": ("verification:Verification.check", lambda *_, **__: None),
@@ -191,10 +181,6 @@ CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
     "of derived columns": ("verification:Verification._check_derived", lambda *_, **__: None),
     "of the note of the last writer": ("last_writer:State._checksum", lambda *_: 1),
 }
-
-
-def _zeros(table: Any) -> Any:
-    return np.zeros(len(table.column("length")), np.bool_)
 
 
 # Orders: of two writes the second comes first, and the moment between them is marked
@@ -229,11 +215,7 @@ def _entry_first(real: Callable[..., Any], shard: Any, *parts: Any) -> None:
 
 
 ORDERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
-    "small files are replaced, not overwritten": (
-        "system.files:Files.replace_contents",
-        _in_place,
-        ("add", "derived"),
-    ),
+    "small files are replaced, not overwritten": ("system.files:Files.replace_contents", _in_place, ("add", "derived")),
     "a segment is free before its files are removed": ("store:Store.evict", _removed_first, ("evict", "three")),
     "a chunk is written before its entry": ("segments.shard:LiveShard._write", _entry_first, ("add", "noisy")),
 }
