@@ -71,48 +71,31 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self._pristine, self._directory = directory.parent / "data sets", directory
         self._watch = fuzz.Watch()
-        self._outside = ""  # the kind that is in the directory which nobody should open
-        for path in directory.glob("outside*"):  # of a process that died
-            shutil.rmtree(path)
 
     def do(self, job: Job) -> Answer:
         """Import a changed data set, or, with a negative number, one as it is."""
         kind = KINDS[job["kind"]]
         made(self._pristine, job["kind"])
         inside, outside = self._directory / "inside", self._directory / "outside"
-        fuzz.remove(inside)
         root = inside / "set"
-        shutil.copytree(self._pristine / job["kind"], root)
+        for directory, copy in ((inside, root), (outside, outside)):
+            fuzz.remove(directory)
+            shutil.copytree(self._pristine / job["kind"], copy)
         (inside / "new").mkdir()
-        if self._outside != job["kind"]:
-            if self._outside:
-                outside.rename(self._directory / f"outside {self._outside}")
-            self._outside = job["kind"]
-            if (self._directory / f"outside {self._outside}").exists():
-                (self._directory / f"outside {self._outside}").rename(outside)
-            else:
-                shutil.copytree(self._pristine / job["kind"], outside)
-                os.mkfifo(outside / "pipe")
+        os.mkfifo(outside / "pipe")
         rng = random.Random(f"{job['seed']} {job['kind']} {job['number']}")
         done = [] if job["number"] < 0 else mutate(root, outside, rng, root / kind.name)
-        watch = links.Watch(outside)
-        modules = set(sys.modules)
-        try:
-            rows: Columns | None = None if max(job["number"], 0) % WHOLE == 0 else {}
-            with self._watch.over(inside):
-                answer = attempt(kind, root / kind.name, inside / "new" / "store", rows)
+        modules, rows = set(sys.modules), (None if max(job["number"], 0) % WHOLE == 0 else dict[str, Any]())
+        with contextlib.closing(links.Watch(outside)) as watch, self._watch.over(inside):
+            answer = attempt(kind, root / kind.name, inside / "new" / "store", rows)
             opened = watch.seen()
-        finally:
-            watch.close()
         if answer["class"] in ("read", "refused"):
-            loaded = sorted(name for name in set(sys.modules) - modules)
             above = [str(path) for path in inside.resolve().parents]  # which are synced when a store is made
-            seen = [one for one in self._watch.seen if one[1] not in above and not one[1].startswith(_CYTHON)]
+            seen = [("module", name) for name in sorted(set(sys.modules) - modules)]
+            seen += [one for one in self._watch.seen if one[1] not in above and not one[1].startswith(_CYTHON)]
             seen += [("outside", path) for path in opened]
-            if loaded:
-                answer = {"class": "module", "error": ", ".join(loaded[:4])}
-            elif seen:
-                answer = {"class": seen[0][0], "error": seen[0][1]}
+            if seen:
+                answer = {"class": seen[0][0], "error": ", ".join(what for _, what in seen[:4])}
             elif answer["class"] == "read":
                 answer = compared(kind, root / kind.name, stored(inside / "new" / "store") if rows is None else rows)
         return {**answer, "done": done}
