@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-import diskbuffer as db
-
 _OPERATIONS = (
     *(
         "open",
@@ -69,7 +67,7 @@ class Held:
         found: int = getattr(self._owns, "locks", 0)
         return found
 
-    def at_lock_of(self, buffer: db.ReplayBuffer) -> None:
+    def at_lock_of(self, buffer: Any) -> None:
         """Hold threads at the lock of a buffer's store, too."""
         if self._often:
             store: Any = buffer._store

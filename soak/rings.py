@@ -8,8 +8,6 @@ and compared with a list.
 from __future__ import annotations
 
 import itertools
-import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,12 @@ import numpy.typing as npt
 import diskbuffer as db
 from soak.holding import Held
 from soak.table import Row, seeded
+from soak.workers import failure
 
 Array = npt.NDArray[Any]
 _FRAME = (34, 33)
+# What is called, and how often.
+_CALLS = {"add": 20, "extend": 6, "flush": 2, "seal": 1, "sample": 8, "write": 3, "mark": 0.5, "snapshot": 0.3, "reopen": 0.7}
 
 
 def observations(numbers: Array, frames: bool) -> Array:
@@ -51,7 +52,6 @@ class Steps:
         self.n_envs = n_envs
         self.taken: list[list[tuple[int, int, bool]]] = [[] for _ in range(n_envs)]  # number of obs, of next_obs, whether over
         self._next = np.arange(n_envs) * 1_000_000 + 1
-        self._starts = np.ones(n_envs, np.bool_)
 
     def take(self, env: int) -> tuple[int, int, bool]:
         """Take a step of an environment."""
@@ -61,8 +61,25 @@ class Steps:
         return now, now + 1, over
 
     def array(self, env: int, n: int) -> Array:
-        """Take n steps; return (n, 3)."""
+        """Take n steps of an environment; return (n, 3)."""
         return np.array([self.take(env) for _ in range(n)], np.int64).reshape(-1, 3)
+
+    def every(self) -> Array:
+        """Take a step of every environment; return (n_envs, 3)."""
+        return np.array([self.take(env) for env in range(self.n_envs)], np.int64)
+
+    def add(self, buffer: db.ReplayBuffer, frames: bool) -> None:
+        """Add a step of every environment."""
+        taken, none = self.every(), np.zeros(self.n_envs, bool)
+        now, then = (observations(taken[:, k], frames) for k in (0, 1))
+        buffer.add(now, taken[:, 0], np.zeros(self.n_envs), then, taken[:, 2] > 0, none)
+
+    def extend(self, buffer: db.ReplayBuffer, frames: bool, n: int) -> None:
+        """Add n steps of an environment."""
+        env = int(self._rng.integers(self.n_envs))
+        taken = self.array(env, n)
+        now, then = (observations(taken[:, k], frames) for k in (0, 1))
+        buffer.extend(now, taken[:, 0], np.zeros(n), then, taken[:, 2] > 0, env=env)
 
     def compare(self, buffer: db.ReplayBuffer, frames: bool, capacity: int | None) -> None:
         """Read all of a buffer; an AssertionError where it is not the newest of this list, or fewer than there must be."""
@@ -88,14 +105,27 @@ def check_sample(batch: Any, frames: bool) -> None:
     np.testing.assert_array_equal(batch["action"].numpy(), found)
 
 
-def judge(path: Path, steps: Steps, frames: bool, capacity: int | None) -> None:
-    """Require that a closed store is whole."""
+def check(path: Path) -> None:
+    """Require that a check of a store finds nothing."""
     report = db.check(path, progress=False)
     assert report.problems == [], report.problems
+
+
+def judge(path: Path, steps: Steps, frames: bool, capacity: int | None) -> None:
+    """Require that a closed store is whole."""
+    check(path)
     with db.ReplayBuffer(path) as buffer:
         steps.compare(buffer, frames, capacity)
         report = buffer.check(progress=False)
         assert report.problems == [], report.problems
+
+
+def ring(path: Path, capacity: int, n_envs: int, rows: int | None, frames: bool, threads: int) -> db.ReplayBuffer:
+    """Create a ring."""
+    columns = {"obs": db.Column(_FRAME, "uint8") if frames else db.Column((3,), "float32"), "action": db.Column((), "int64")}
+    return db.ReplayBuffer(
+        path, capacity, columns=columns, n_envs=n_envs, autoreset="disabled", segment_rows=rows, threads=threads, seed=1
+    )
 
 
 # The core
@@ -104,29 +134,22 @@ def judge(path: Path, steps: Steps, frames: bool, capacity: int | None) -> None:
 def _core(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> None:
     """Add, extend, flush, seal, mark, write, sample and reopen, at random."""
     frames, n_envs = shape.get("frames", bool(rng.random() < 0.4)), shape.get("n_envs", int(rng.integers(1, 5)))
-    rows = int(2 ** rng.integers(3, 11)) if "segment_rows" not in shape else shape["segment_rows"]
+    rows = shape.get("segment_rows", int(2 ** rng.integers(3, 11)))
     capacity = shape.get("capacity") or int(rng.integers(1, 6 * (rows or 64)))
     steps = Steps(n_envs, rng, int(rng.choice([2, 20, 300])))
-    columns = {"obs": db.Column(_FRAME, "uint8") if frames else db.Column((3,), "float32"), "action": db.Column((), "int64")}
-    names = ["add", "extend", "flush", "seal", "sample", "write", "mark", "snapshot", "reopen"]
-    weights = np.array(shape.get("weights", [20, 6, 2, 1, 8, 3, 0.5, 0.3, 0.7]))
-    buffer = db.ReplayBuffer(
-        path, capacity, columns=columns, n_envs=n_envs, autoreset="disabled", segment_rows=rows, threads=2, seed=1
-    )
+    weights = shape.get("weights", _CALLS)
+    chances = np.array(list(weights.values())) / sum(weights.values())
+    buffer = ring(path, capacity, n_envs, rows, frames, threads=2)
     held.at_lock_of(buffer)
     prioritized, snapshots = db.Prioritized(seed=1), 0
     try:
         for _ in range(shape.get("calls", int(rng.integers(10, 120)))):
-            name = str(rng.choice(names, p=weights / weights.sum()))
+            name = str(rng.choice(list(weights), p=chances))
             if name == "add":
                 for _ in range(shape.get("burst", int(rng.integers(1, 80)))):
-                    taken = np.array([steps.take(env) for env in range(n_envs)], np.int64)
-                    now, then = (observations(taken[:, k], frames) for k in (0, 1))
-                    buffer.add(now, taken[:, 0], np.zeros(n_envs), then, taken[:, 2] > 0, np.zeros(n_envs, bool))
+                    steps.add(buffer, frames)
             elif name == "extend":
-                taken = steps.array(env := int(rng.integers(n_envs)), shape.get("burst", int(rng.integers(1, 3 * capacity + 2))))
-                now, then = (observations(taken[:, k], frames) for k in (0, 1))
-                buffer.extend(now, taken[:, 0], np.zeros(len(taken)), then, taken[:, 2] > 0, env=env)
+                steps.extend(buffer, frames, shape.get("burst", int(rng.integers(1, 3 * capacity + 2))))
             elif name in ("flush", "seal"):
                 buffer.flush(recompress=name == "seal")
             elif name == "sample" and len(buffer):
@@ -141,9 +164,7 @@ def _core(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> Non
                 buffer.copies.mark("one", replace=True)
             elif name == "snapshot":
                 snapshots += 1
-                counts, kept = [len(taken) for taken in steps.taken], Steps(n_envs, rng, 1)
-                kept.taken = [taken[:n] for taken, n in zip(steps.taken, counts, strict=True)]
-                judge(buffer.copies.snapshot(path.with_name(f"snapshot-{snapshots}")), kept, frames, capacity)
+                judge(buffer.copies.snapshot(path.with_name(f"snapshot-{snapshots}")), steps, frames, capacity)
             elif name == "reopen":
                 buffer.close()
                 judge(path, steps, frames, capacity)
@@ -173,12 +194,12 @@ def _sb3_replay(path: Path, rng: np.random.Generator, held: Held, **shape: Any) 
     rows = shape.get("segment_rows", int(2 ** rng.integers(3, 8)))
     buffer = DiskReplayBuffer(capacity, space, spaces.Discrete(2**30), "cpu", n_envs, path=path, segment_rows=rows)
     for n in range(shape.get("steps", int(rng.integers(50, 1500)))):
-        taken = np.array([steps.take(env) for env in range(n_envs)], np.int64)
+        taken = steps.every()
         infos = [{"TimeLimit.truncated": False}] * n_envs
         now, then = (observations(taken[:, k], False) for k in (0, 1))
         buffer.add(now, then, taken[:, :1], np.zeros(n_envs), taken[:, 2] > 0, infos)
         if n == 0:
-            held.at_lock_of(_buffer_of(buffer.stored))
+            held.at_lock_of(buffer.stored.buffer)
         elif rng.random() < 0.02:
             found = buffer.sample(32)
             np.testing.assert_array_equal(numbers_of(found.next_observations, False), numbers_of(found.observations, False) + 1)
@@ -200,22 +221,19 @@ def _sb3_rollout(path: Path, rng: np.random.Generator, held: Held, **shape: Any)
     starts = np.ones(n_envs)
     for rollout in range(shape.get("rollouts", int(rng.integers(3, 14)))):
         buffer.reset()
-        first = None
         for n in range(length):
-            taken = np.array([steps.take(env) for env in range(n_envs)], np.int64)
-            first = taken[:, 0] if n == 0 else first
+            taken = steps.every()
             zeros = torch.zeros(n_envs)
             buffer.add(observations(taken[:, 0], False), np.zeros((n_envs, 1)), np.zeros(n_envs), starts, zeros, zeros)
             starts = (taken[:, 2] > 0).astype(np.float32)
             if rollout == 0 and n == 1:
-                held.at_lock_of(_buffer_of(buffer.stored))
+                held.at_lock_of(buffer.stored.buffer)
         buffer.compute_returns_and_advantage(torch.zeros(n_envs), starts)
         found = np.sort(np.concatenate([numbers_of(batch.observations, False) for batch in buffer.get(64)]))
         newest = [number for taken in steps.taken for number, _, _ in taken[-length:]]
         np.testing.assert_array_equal(found, np.sort(newest))
     buffer.stored.close()
-    report = db.check(path, progress=False)
-    assert report.problems == [], report.problems
+    check(path)
     with db.ReplayBuffer(path) as reopened:
         for env in range(n_envs):
             found = numbers_of(reopened.at(reopened.steps(np.arange(reopened.counts()[0][env]), env))["obs"], False)
@@ -241,15 +259,14 @@ def _torchrl(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> 
         vectors = torch.from_numpy(observations(numbers.numpy(), False))
         ring.extend(TensorDict({"number": numbers, "obs": vectors}, batch_size=[len(numbers)]))
         if n == 0:
-            held.at_lock_of(_buffer_of(storage.stored))
+            held.at_lock_of(storage.stored.buffer)
         expected[numbers % size] = numbers
         number += len(numbers)
         if rng.random() < 0.3:
             found = ring.sample()
             np.testing.assert_array_equal(numbers_of(found["obs"], False), found["number"])
     storage.stored.close()
-    report = db.check(path, progress=False)
-    assert report.problems == [], report.problems
+    check(path)
     again = DiskStorage(size, path)
     np.testing.assert_array_equal(again[:]["number"], expected[: min(number, size)])
     again.stored.close()
@@ -269,36 +286,25 @@ def _tianshou(path: Path, rng: np.random.Generator, held: Held, **shape: Any) ->
         if not len(ready):
             continue
         taken = np.array([steps.take(int(env)) for env in ready], np.int64)
+        now, then = (observations(taken[:, k], False) for k in (0, 1))
+        values: dict[str, Any] = {
+            "obs": now,
+            "act": taken[:, 0],
+            "rew": np.zeros(len(ready)),
+            "terminated": taken[:, 2] > 0,
+            "obs_next": then,
+        }
         for buffer in (ours, theirs):
-            buffer.add(
-                Batch(
-                    obs=observations(taken[:, 0], False),
-                    act=taken[:, 0],
-                    rew=np.zeros(len(ready)),
-                    terminated=taken[:, 2] > 0,
-                    truncated=np.zeros(len(ready), bool),
-                    obs_next=observations(taken[:, 1], False),
-                    info=Batch(),
-                    policy=Batch(),
-                ),
-                buffer_ids=ready,
-            )
+            buffer.add(Batch(**values, truncated=np.zeros(len(ready), bool), info=Batch(), policy=Batch()), buffer_ids=ready)
         if n == 0:
-            held.at_lock_of(_buffer_of(ours.stored))
+            held.at_lock_of(ours.stored.buffer)
     ours.stored.close()
-    report = db.check(path, progress=False)
-    assert report.problems == [], report.problems
+    check(path)
     again, indices = DiskVectorReplayBuffer(size, n_envs, path=path), theirs.sample_indices(0)
     np.testing.assert_array_equal(np.sort(again.sample_indices(0)), np.sort(indices))
     found, expected = again[indices], theirs[indices]
     for name in ("obs", "act", "obs_next", "terminated"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-
-
-def _buffer_of(stored: Any) -> db.ReplayBuffer:
-    """Return the buffer that an adapter holds."""
-    found: db.ReplayBuffer = stored.buffer
-    return found
 
 
 KINDS: dict[str, Callable[..., None]] = {
@@ -308,22 +314,15 @@ KINDS: dict[str, Callable[..., None]] = {
     "torchrl": _torchrl,
     "tianshou": _tianshou,
 }
-_EXTENDS = [0, 1, 0, 0, 0, 0, 0, 0, 0]
-_ADDS = [1, 0, 0, 0, 0, 0, 0, 0, 0]
+_FLAT = {"frames": False, "n_envs": 1, "segment_rows": None}
 FIXED: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
     "rollouts of 128 x 4, 12 of them": (_sb3_rollout, {"n_envs": 4, "length": 128, "rollouts": 12, "segment_rows": None}),
     "1,000 places, 4 environments": (_sb3_replay, {"n_envs": 4, "capacity": 1000, "steps": 1000, "segment_rows": None}),
-    "extend, 10 x 1,500 in 2,000": (
-        _core,
-        {"frames": False, "n_envs": 1, "segment_rows": None, "capacity": 2000, "weights": _EXTENDS, "calls": 10, "burst": 1500},
-    ),
-    "extend, 20 x 3,000 in 10,000": (
-        _core,
-        {"frames": False, "n_envs": 1, "segment_rows": None, "capacity": 10_000, "weights": _EXTENDS, "calls": 20, "burst": 3000},
-    ),
+    "extend, 10 x 1,500 in 2,000": (_core, {**_FLAT, "capacity": 2000, "weights": {"extend": 1}, "calls": 10, "burst": 1500}),
+    "extend, 20 x 3,000 in 10,000": (_core, {**_FLAT, "capacity": 10_000, "weights": {"extend": 1}, "calls": 20, "burst": 3000}),
     "add, segments of 16, 112 steps": (
         _core,
-        {"frames": False, "n_envs": 1, "segment_rows": 16, "capacity": 112, "weights": _ADDS, "calls": 10, "burst": 100},
+        {**_FLAT, "segment_rows": 16, "capacity": 112, "weights": {"add": 1}, "calls": 10, "burst": 100},
     ),
     "TorchRL, 30 x 400 in 2,000": (_torchrl, {"size": 2000, "batch": 400, "extends": 30, "segment_rows": None}),
 }
@@ -336,12 +335,8 @@ def run(kind: str, seed: int, often: float) -> str:
     """Run one store, threads held so often; return what went wrong, or nothing."""
     function, shape = FIXED[kind] if kind in FIXED else (KINDS[kind], dict[str, Any]())
     rng = np.random.default_rng([seed, len(kind)])
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-rings-") as directory, Held(seed, often) as held:
-        try:
-            function(Path(directory) / "store", rng, held, **shape)
-        except Exception:  # noqa: BLE001  which is what is looked for
-            return traceback.format_exc(limit=-4)
-    return ""
+    with Held(seed, often) as held:
+        return failure(lambda path: function(path / "store", rng, held, **shape))
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:

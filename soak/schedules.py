@@ -19,7 +19,6 @@ import itertools
 import queue
 import random
 import re
-import tempfile
 import threading
 import time
 import traceback
@@ -33,8 +32,9 @@ import numpy as np
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
-from soak.rings import Steps, check_sample, judge, observations
+from soak.rings import Steps, check_sample, judge, ring
 from soak.table import Row, seeded
+from soak.workers import failure
 
 PLACES = ("make_directory", "create", "open", "pwrite", "sync", "rename", "remove", "link", "replace_contents", "map", "stat")
 TICK = 1e-6  # seconds that the clock goes on at every place
@@ -64,16 +64,7 @@ class _Task:
 class Schedule:
     """Have threads that begin inside of it, and the one that enters it, run one at a time, in an order drawn from a seed.
 
-    Parameters
-    ----------
-    seed : int
-    often : float
-        How often another thread goes on, where the one at hand could, too.
-
-    Attributes
-    ----------
-    order : list of str
-        Every place that a thread came to, and which.
+    `often` is how often another thread goes on, where the one at hand could, too. `order` is every place that a thread came to.
     """
 
     def __init__(self, seed: int, often: float = 0.3) -> None:
@@ -390,10 +381,7 @@ def together(path: Path, seed: int, schedule: Schedule) -> None:
     rng = np.random.default_rng([seed, 3])
     frames, rows, n_envs = bool(rng.random() < 0.5), int(2 ** rng.integers(3, 6)), int(rng.integers(1, 4))
     capacity, steps = int(rng.integers(2 * rows, 8 * rows)), Steps(n_envs, rng, int(rng.choice([2, 20])))
-    columns = {"obs": db.Column((34, 33), "uint8") if frames else db.Column((3,), "float32"), "action": db.Column((), "int64")}
-    buffer = db.ReplayBuffer(
-        path, capacity, columns=columns, n_envs=n_envs, autoreset="disabled", segment_rows=rows, threads=1, seed=1
-    )
+    buffer = ring(path, capacity, n_envs, rows, frames, threads=1)
     failed, over = list[str](), threading.Event()
 
     def beside(function: Callable[[np.random.Generator], None], number: int) -> None:
@@ -430,12 +418,8 @@ def together(path: Path, seed: int, schedule: Schedule) -> None:
     try:
         for _ in range(int(rng.integers(2, 5))):
             for _ in range(int(rng.integers(1, 2 * rows))):
-                taken = np.array([steps.take(env) for env in range(n_envs)], np.int64)
-                now, then = (observations(taken[:, k], frames) for k in (0, 1))
-                buffer.add(now, taken[:, 0], np.zeros(n_envs), then, taken[:, 2] > 0, np.zeros(n_envs, bool))
-            given = steps.array(env := int(rng.integers(n_envs)), int(rng.integers(1, 3 * rows)))
-            now, then = (observations(given[:, k], frames) for k in (0, 1))
-            buffer.extend(now, given[:, 0], np.zeros(len(given)), then, given[:, 2] > 0, env=env)
+                steps.add(buffer, frames)
+            steps.extend(buffer, frames, int(rng.integers(1, 3 * rows)))
     finally:
         over.set()
         for thread in threads:
@@ -453,16 +437,15 @@ def run(seed: int) -> str:
 
 def ordered(seed: int) -> tuple[str, str, int]:
     """Run one store; return what went wrong, or nothing, what tells its order from others, and how many places it came to."""
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-schedules-") as directory:
-        schedule, wrong = Schedule(seed), ""
+    schedule = Schedule(seed)
+
+    def both(path: Path) -> None:
         with contextlib.suppress(Exception):  # so that all is compiled, and imported: that takes locks, too
-            together(Path(directory) / "first", seed, schedule)
+            together(path / "first", seed, schedule)
         with schedule:
-            try:
-                together(Path(directory) / "store", seed, schedule)
-            except Exception:  # noqa: BLE001  which is what is looked for
-                wrong = traceback.format_exc(limit=-6)
-        return wrong, schedule.digest(), len(schedule.order)
+            together(path / "store", seed, schedule)
+
+    return failure(both), schedule.digest(), len(schedule.order)
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
