@@ -9,7 +9,6 @@ done again may differ a little, as threads number a run's operations otherwise.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import ctypes
 import errno
@@ -22,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -29,7 +29,7 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak import mounts
 from soak.kills import Known, WrongError, compare
-from soak.table import SHOWN, Row
+from soak.table import Row, counted
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support.experience import Array, Experience, Feeder, heads_of, steps_of
 from tests.support.writers import MAPPED, WRITTEN, written
@@ -128,18 +128,24 @@ class Run:
             self.try_("add", self.feeder.add, self._nothing_was_added)
 
     def _nothing_was_added(self) -> None:
-        heads = heads_of(self.buffer)
-        if (heads != self.feeder.heads).any():
-            raise WrongError(f"add failed, and the heads went from {self.feeder.heads.tolist()} to {heads.tolist()}")
+        self._must_be("heads, where add failed", heads_of(self.buffer).tolist(), self.feeder.heads.tolist())
         self.look()
+
+    @staticmethod
+    def _must_be(what: str, found: object, expected: object) -> None:
+        if found != expected:
+            raise WrongError(f"{what}: {found}, expected {expected}")
 
     def extend(self, stream: int, steps: int) -> None:
         """Extend a stream; what a call that fails leaves to do is done by the next."""
-        target = len(self._steps_until(stream, int(self.feeder.heads[stream]))) + steps
+
+        def done() -> int:
+            return int((~self._world.is_last(stream, np.arange(self.feeder.heads[stream]))).sum())
+
+        target = done() + steps
 
         def call() -> None:
-            left = target - len(self._steps_until(stream, int(self.feeder.heads[stream])))
-            if left:
+            if left := target - done():
                 self.feeder.extend(stream, left)
 
         def resume() -> None:
@@ -151,46 +157,38 @@ class Run:
 
         self.try_("extend", call, resume)
 
-    def _steps_until(self, stream: int, head: int) -> Array:
-        at = np.arange(max(0, head))
-        return at[~self._world.is_last(stream, at)]
-
     def write(self) -> None:
         """Write a column's values of all steps."""
         steps = steps_of(self.buffer)
-        self.try_("write", lambda: self._wrote(self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))), self.look)
-        self.known.written = self.feeder.heads.copy()
 
-    def _wrote(self, steps: int) -> None:
-        if steps != len(self.buffer):
-            raise WrongError(f"write told of {steps} steps of {len(self.buffer)}")
+        def call() -> None:
+            told = self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))
+            self._must_be("steps that write told of", told, len(self.buffer))
+
+        self.try_("write", call, self.look)
+        self.known.written = self.feeder.heads.copy()
 
     def map(self) -> None:
         """Have a function of every step be a column."""
 
+        def of(batch: dict[str, Any]) -> Array:
+            return written(MAPPED, batch["steps"].numpy())
+
         def call() -> None:
-            self.buffer.columns.map(
-                lambda b: written(MAPPED, b["steps"].numpy()), 32, MAPPED, resume=True, progress=False, threads=1
-            )
+            self.buffer.columns.map(of, 32, MAPPED, resume=True, progress=False, threads=1)
 
         self.try_("map", call, self.look)
         batch = self.buffer.at(steps_of(self.buffer))
-        if (batch[MAPPED].numpy() != written(MAPPED, batch["steps"].numpy())).any():
-            raise WrongError("map returned, and its column has other values")
+        self._must_be("values that were mapped", batch[MAPPED].tolist(), of(batch).tolist())
 
     def tag(self, tag: str) -> None:
         """Tag all episodes that are over."""
         episodes = self.buffer.episodes
         over = episodes[episodes.ending != "running"]
         if len(over):
-            self.try_("tag", lambda: self._tagged(over.set_tag(tag), len(over)), self.look)
-            tags = self.buffer.episodes[episodes.ending != "running"].tag
-            if (np.asarray(tags) != tag).any():
-                raise WrongError(f"tagged {tag!r}, found {set(np.asarray(tags).tolist())}")
-
-    def _tagged(self, found: int, expected: int) -> None:
-        if found != expected:
-            raise WrongError(f"tag told of {found} episodes of {expected}")
+            self.try_("tag", lambda: self._must_be("episodes that tag told of", over.set_tag(tag), len(over)), self.look)
+            tags = np.asarray(self.buffer.episodes[episodes.ending != "running"].tag)
+            self._must_be("tags", set(tags.tolist()), {tag})
 
     def flush(self) -> None:
         """Bring everything to the disk."""
@@ -218,40 +216,24 @@ class Run:
         self.add(5)
         self.buffer.flush(recompress=True)
         stats = self.buffer.stats()
-        if stats["seal_error"] or stats["unsealed"]:
-            raise WrongError(f"opened again, {stats['unsealed']} segments cannot be sealed: {stats['seal_error']}")
+        self._must_be("what cannot be sealed", (stats["seal_error"], stats["unsealed"]), (None, 0))
         self.look()
         self.close()
-        if strays := [p.name for p in self._path.parent.iterdir() if p.name.startswith(f".{self._path.name}.")]:
-            raise WrongError(f"left behind: {strays}")
-        if strays := [p.name for p in self._path.rglob("*.tmp")]:
-            raise WrongError(f"left behind in the store: {strays}")
-        report = db.check(self._path, progress=False)
-        if not report.ok:
-            raise WrongError(f"check finds: {'; '.join(str(problem) for problem in report.problems[:5])}")
+        beside = [p.name for p in self._path.parent.iterdir() if p.name.startswith(f".{self._path.name}.")]
+        self._must_be("left behind", [*beside, *(p.name for p in self._path.rglob("*.tmp"))], [])
+        self._must_be("problems", [str(problem) for problem in db.check(self._path, progress=False).problems], [])
 
 
 def script(run: Run) -> None:
     """Make every call, some of them twice."""
     last = run._world.n_envs - 1
-    run.open()
-    run.add(21)
-    run.extend(last, 45)
-    run.write()
-    run.tag("first")
-    run.flush()
-    run.add(30)
-    run.map()
-    run.seal()
-    run.extend(0, 20)
-    run.close()
-    run.open()
-    run.add(25)
-    run.tag("second")
-    run.write()
-    run.extend(last, 30)
-    run.flush()
-    run.finish()
+    calls: list[tuple[Any, ...]] = [
+        *(("open",), ("add", 21), ("extend", last, 45), ("write",), ("tag", "first"), ("flush",), ("add", 30), ("map",)),
+        *(("seal",), ("extend", 0, 20), ("close",), ("open",), ("add", 25), ("tag", "second"), ("write",)),
+        *(("extend", last, 30), ("flush",), ("finish",)),
+    ]
+    for name, *args in calls:
+        getattr(run, name)(*args)
 
 
 # Errors through the seam
@@ -262,9 +244,8 @@ class Faults:
 
     def __init__(self, nth: int, code: str, until: str) -> None:
         self._nth, self._error, self._until, self._lock = nth, getattr(errno, code), until, threading.Lock()
-        self.operations, self.failed = 0, list[str]()
-        self.room = False
-        self._real = {name: getattr(Files, name) for name in METHODS}
+        self.operations, self.failed, self.room = 0, list[str](), False
+        self._stack = contextlib.ExitStack()
 
     def make_room(self) -> None:
         """Let everything succeed from now on."""
@@ -273,14 +254,13 @@ class Faults:
     def _fails(self, name: str, args: tuple[Any, ...]) -> bool:
         with self._lock:
             self.operations += 1
-            fails = not self.room and (self.operations == self._nth or (self._until == "room" and self.operations > self._nth))
+            later = self._until == "room" and self.operations > self._nth
+            fails = not self.room and (self.operations == self._nth or later)
             if fails:
                 self.failed.append(f"{name} {args[0] if isinstance(args[0], str) else ''}".strip())
             return fails
 
-    def _wrap(self, name: str) -> Callable[..., Any]:
-        real = self._real[name]
-
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(files: Files, *args: Any, **kwargs: Any) -> Any:
             if self._fails(name, args):
                 if name == "pwrite" and self._until == "room":  # half of it was done
@@ -293,12 +273,11 @@ class Faults:
 
     def __enter__(self) -> Faults:
         for name in METHODS:
-            setattr(Files, name, self._wrap(name))
+            self._stack.enter_context(mock.patch.object(Files, name, self._wrap(name, getattr(Files, name))))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name, real in self._real.items():
-            setattr(Files, name, real)
+        self._stack.close()
 
 
 def inject(directory: Path, job: Job) -> Answer:
@@ -307,22 +286,25 @@ def inject(directory: Path, job: Job) -> Answer:
     with Faults(job["nth"], job["code"], job["until"]) as faults:
         run = Run(directory / "store", Noise(options.pop("n_envs"), 12), options.pop("capacity"), faults.make_room, **options)
         answer = _told(run, lambda: script(run))
-    return {**answer, "operations": faults.operations, "operation": (faults.failed or [""])[0]}
+    if answer["wrong"]:
+        answer["wrong"] = f"{(faults.failed or [''])[0]}: {answer['wrong']}"
+    return {**answer, "operations": faults.operations}
 
 
 def _told(run: Run, call: Callable[[], None]) -> Answer:
+    wrong = ""
     try:
         call()
-        return {"wrong": "", "failed": run.failed}
-    except WrongError as error:
-        cause = "".join(traceback.format_exception(error.__cause__)[-4:]) if error.__cause__ else ""
-        return {"wrong": f"{error} {cause}", "failed": run.failed}
     except BaseException as error:  # noqa: BLE001  whatever it is, the promise is broken
-        return {"wrong": "".join(traceback.format_exception(error)[-6:]), "failed": run.failed}
+        wrong = f"{''.join(traceback.format_exception(error)[-8:])} after {run.failed}"
     finally:
         if hasattr(run, "buffer"):
             with contextlib.suppress(*RIGHT):
                 run.buffer.close()
+    return {
+        "wrong": wrong,
+        "counts": dict.fromkeys({f"raised by {call.split(':')[0]}" for call in run.failed} or {"no error"}, 1),
+    }
 
 
 # A real file system
@@ -455,27 +437,15 @@ def rooms(count: int, seed: int) -> Iterator[Job]:
         yield {"what": "fill", "scenario": list(SCENARIOS)[n % 2], "blocks": LEAST_ROOM + n * max(1, 600 // count), "seed": seed}
 
 
-def campaign(what: str, pool: Pool, cases: Iterator[Job]) -> Row:
-    """Do jobs, and count what went wrong."""
-    done, raised, broken = 0, collections.Counter[str](), list[str]()
-    for job, answer in pool.do_all(cases):
-        done += 1
-        raised.update({call.split(":")[0] for call in answer.get("failed", [])} or {"no call"})
-        if answer.get("wrong", "died"):
-            broken.append(f"{job}: {answer.get('operation', '')} {answer.get('wrong', answer)} after {answer.get('failed')}")
-    notes = ["raised by " + ", ".join(f"{name} {n}" for name, n in raised.most_common())]
-    return Row(what, done, len(broken), [*notes, *broken[:SHOWN]])
-
-
 def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
     """Have 3,000 operations fail, and fill a disk 600 times, times `scale`."""
     with scratch() as name, Pool("soak.disk_full", name, timeout=60) as pool:
-        yield campaign("operations that fail", pool, injections(pool, round(3000 * scale), seed))
+        yield counted("operations that fail", pool.do_all(injections(pool, round(3000 * scale), seed)))
         disk = pool.do({"what": "mount"})
         if disk.get("why", disk):
             yield Row("a small disk: skipped", 0, 0, [str(disk.get("why", disk))])
         else:
-            yield campaign(f"a small disk that is full ({disk['kind']})", pool, rooms(round(600 * scale), seed))
+            yield counted(f"a small disk that is full ({disk['kind']})", pool.do_all(rooms(round(600 * scale), seed)))
 
 
 def warm() -> None:

@@ -54,13 +54,18 @@ def _kind_of(error: str) -> str:
 
 def seeded(title: str, module: str, runs: Iterable[tuple[object, ...]], timeout: float, seconds: float | None = None) -> Row:
     """Call ``run`` of a module with each of `runs`, in two workers; it returns what went wrong, or nothing."""
-    row, of, broken = Row(title, 0, 0), collections.Counter[str](), list[str]()
     with scratch() as name, Pool(module, name, 2, timeout) as pool:
-        for job, answer in pool.do_all(({"run": list(arguments)} for arguments in runs), seconds):
-            row.done += 1
-            of.update(answer.get("counts", {}))
-            if wrong := answer.get("wrong", answer):
-                broken.append(f"{job}: {wrong}")
+        return counted(title, pool.do_all(({"run": list(arguments)} for arguments in runs), seconds))
+
+
+def counted(title: str, cases: Iterable[tuple[Job, Answer]]) -> Row:
+    """Count cases that have gone wrong, and add up their figures."""
+    row, of, broken = Row(title, 0, 0), collections.Counter[str](), list[str]()
+    for job, answer in cases:
+        row.done += 1
+        of.update(answer.get("counts", {}))
+        if wrong := answer.get("wrong", answer):
+            broken.append(f"{job}: {wrong}")
     row.broken = len(broken)
     row.notes = [", ".join(f"{n:,} {what}" for what, n in sorted(of.items()))] * bool(of) + broken[:SHOWN]
     return row
