@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,107 +35,90 @@ def steps_of(numbers: Array) -> dict[str, Array]:
     }
 
 
-class SB3:
-    """`DiskReplayBuffer`, which takes a step at a time."""
+@dataclass
+class Adapter:
+    """How a library's buffer takes steps, is emptied and closed, and what it draws, by our names."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        from gymnasium import spaces
+    add: Callable[[dict[str, Array]], object]
+    sample: Callable[[int], dict[str, Array]]
+    clear: Callable[[], object]
+    close: Callable[[], object]
 
-        from diskbuffer.adapters.sb3 import DiskReplayBuffer
 
-        obs, action = (spaces.Box(-np.inf, np.inf, (n,), np.float32) for n in (4, 1))
-        self._buffer = DiskReplayBuffer(SIZE, obs, action, "cpu", path=path, segment_rows=32)
-        self.close = self._buffer.close
-        np.random.seed(seed % 2**32)  # noqa: NPY002  which the library draws with
+def _one_by_one(add: Callable[[dict[str, Array]], object]) -> Callable[[dict[str, Array]], object]:
+    """Return what adds steps one after the other, with an axis of one environment."""
+    return lambda steps: [add({path: values[t : t + 1] for path, values in steps.items()}) for t in range(len(steps["reward"]))]
 
-    def add(self, steps: dict[str, Array]) -> None:
-        """Add steps one after the other."""
-        for t in range(len(steps["reward"])):
-            row = {path: values[t : t + 1] for path, values in steps.items()}
-            self._buffer.add(row["obs"], row["next_obs"], row["action"], row["reward"], row["done"], [{}])
 
-    def clear(self) -> None:
-        """Empty it."""
-        self._buffer.reset()
+def sb3(path: Path, seed: int) -> Adapter:
+    """Return Stable-Baselines3's `DiskReplayBuffer`."""
+    from gymnasium import spaces
 
-    def sample(self, n: int) -> dict[str, Array]:
-        """Return a batch."""
-        batch = self._buffer.sample(n)
-        names = {
-            "obs": "observations",
-            "next_obs": "next_observations",
-            "action": "actions",
-            "reward": "rewards",
-            "done": "dones",
-        }
+    from diskbuffer.adapters.sb3 import DiskReplayBuffer
+
+    obs, action = (spaces.Box(-np.inf, np.inf, (n,), np.float32) for n in (4, 1))
+    buffer = DiskReplayBuffer(SIZE, obs, action, "cpu", path=path, segment_rows=32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  which the library draws with
+    names = {"obs": "observations", "next_obs": "next_observations", "action": "actions", "reward": "rewards", "done": "dones"}
+
+    def add(row: dict[str, Array]) -> None:
+        buffer.add(row["obs"], row["next_obs"], row["action"], row["reward"], row["done"], [{}])
+
+    def sample(n: int) -> dict[str, Array]:
+        batch = buffer.sample(n)
         return {path: getattr(batch, name).numpy() for path, name in names.items()}
 
+    return Adapter(_one_by_one(add), sample, buffer.reset, buffer.close)
 
-class Tianshou:
-    """`DiskReplayBuffer`, which takes a step at a time."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        from diskbuffer.adapters.tianshou import DiskReplayBuffer
+def tianshou(path: Path, seed: int) -> Adapter:
+    """Return Tianshou's `DiskReplayBuffer`."""
+    from tianshou.data import Batch
 
-        self._buffer = DiskReplayBuffer(SIZE, path=path, segment_rows=32, random_seed=seed % 2**32)
-        self.close = self._buffer.close
+    from diskbuffer.adapters.tianshou import DiskReplayBuffer
 
-    def add(self, steps: dict[str, Array]) -> None:
-        """Add steps one after the other."""
-        from tianshou.data import Batch
+    buffer = DiskReplayBuffer(SIZE, path=path, segment_rows=32, random_seed=seed % 2**32)
+    names = {"obs": "obs", "next_obs": "obs_next", "action": "act", "reward": "rew", "done": "terminated"}
 
-        for t in range(len(steps["reward"])):
-            row = {path: values[t] for path, values in steps.items()}
-            flags = {"terminated": bool(row["done"]), "truncated": False, "rew": float(row["reward"])}
-            step = Batch({"obs": row["obs"], "act": row["action"], "obs_next": row["next_obs"], "info": {}, **flags})
-            self._buffer.add(step)
+    def add(row: dict[str, Array]) -> None:
+        step: dict[str, Any] = {name: row[path][0] for path, name in names.items()}
+        step |= {"rew": float(step["rew"]), "terminated": bool(step["terminated"]), "truncated": False, "info": {}}
+        buffer.add(Batch(step))
 
-    def clear(self) -> None:
-        """Empty it."""
-        self._buffer.reset()
-
-    def sample(self, n: int) -> dict[str, Array]:
-        """Return a batch."""
-        batch, _ = self._buffer.sample(n)
-        names = {"obs": "obs", "next_obs": "obs_next", "action": "act", "reward": "rew", "done": "terminated"}
+    def sample(n: int) -> dict[str, Array]:
+        batch, _ = buffer.sample(n)
         return {path: np.asarray(batch[name]) for path, name in names.items()}
 
+    return Adapter(_one_by_one(add), sample, buffer.reset, buffer.close)
 
-class TorchRL:
-    """A buffer of TorchRL's own on a `DiskStorage`."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        import torch
-        from torchrl.data import TensorDictReplayBuffer
+def torchrl(path: Path, seed: int) -> Adapter:
+    """Return a buffer of TorchRL's own on a `DiskStorage`; nobody clears it, as TorchRL's own `empty` takes no lock."""
+    import torch
+    from tensordict import TensorDict
+    from torchrl.data import TensorDictReplayBuffer
 
-        from diskbuffer.adapters.torchrl import DiskStorage
+    from diskbuffer.adapters.torchrl import DiskStorage
 
-        storage = DiskStorage(SIZE, path, segment_rows=32)
-        generator = torch.Generator().manual_seed(seed)
-        self._buffer = TensorDictReplayBuffer(storage=storage, batch_size=64, generator=generator)
-        self.close = storage.close
+    storage = DiskStorage(SIZE, path, segment_rows=32)
+    generator = torch.Generator().manual_seed(seed)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=64, generator=generator)
+    keys = {"next_obs": ("next", "obs"), "reward": ("next", "reward"), "done": ("next", "done")}
 
-    def add(self, steps: dict[str, Array]) -> None:
-        """Add steps at once."""
-        import torch
-        from tensordict import TensorDict
-
+    def add(steps: dict[str, Array]) -> None:
         tensors = {path: torch.from_numpy(values) for path, values in steps.items()}
         after = {"obs": tensors["next_obs"], "reward": tensors["reward"][:, None], "done": tensors["done"][:, None]}
         now = {"obs": tensors["obs"], "action": tensors["action"], "next": after}
-        self._buffer.extend(TensorDict(now, [len(steps["reward"])]))
+        buffer.extend(TensorDict(now, [len(steps["reward"])]))
 
-    def clear(self) -> None:
-        """Leave it: TorchRL's own `empty` takes no lock."""
-
-    def sample(self, n: int) -> dict[str, Array]:
-        """Return a batch."""
-        batch = self._buffer.sample(n)
-        keys = {"next_obs": ("next", "obs"), "reward": ("next", "reward"), "done": ("next", "done")}
+    def sample(n: int) -> dict[str, Array]:
+        batch = buffer.sample(n)
         return {path: batch[keys.get(path, path)].numpy() for path in ("obs", "action", *keys)}
 
+    return Adapter(add, sample, lambda: None, storage.close)
 
-KINDS: dict[str, Any] = {"sb3": SB3, "tianshou": Tianshou, "torchrl": TorchRL}
+
+KINDS: dict[str, Callable[[Path, int], Adapter]] = {"sb3": sb3, "tianshou": tianshou, "torchrl": torchrl}
 
 
 class AdapterWorld:
