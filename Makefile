@@ -64,8 +64,7 @@ check: $(VENV)/test $(VENV)/check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# An hour or two of two cores that have nothing else to do; BENCH=--quick for fewer rounds and less data. `plan`, `ppo_waits` and `page` are
-# for figures of the docs alone: python -m bench.NAME
+# An hour or two of two cores that have nothing else to do; BENCH=--quick for fewer rounds and less data.
 bench: $(VENV)/bench
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
 	$(BIN)/python -m bench.results
