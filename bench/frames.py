@@ -1,4 +1,4 @@
-"""What is stored: real frames of three sources, played once at random and kept in bench/.cache; vectors; and noise."""
+"""What is stored: real frames of several sources, made once and kept in bench/.cache; vectors; and noise."""
 
 from __future__ import annotations
 
@@ -15,18 +15,27 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 import diskbuffer as db
-from bench.transitions import Transitions
+from bench.transitions import Array, Transitions
 
 CACHE = Path(__file__).parent / ".cache"
 GAMES = ("pong", "breakout", "ms_pacman", "seaquest", "space_invaders", "beam_rider")
 N_ENVS = 8
+EPISODE = 500  # frames of an episode, one more than it has steps
 COLUMNS = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
 
 Frames = npt.NDArray[np.uint8]
-Played = tuple[npt.NDArray[np.int64], Frames, npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 
-def _play(game: str, steps: int) -> Iterator[Played]:
+def _kept(name: str, make: Callable[[], Array]) -> Array:
+    """Return an array that is made once, and kept in bench/.cache."""
+    path = CACHE / f"{name}.npy"
+    if not path.exists():
+        CACHE.mkdir(exist_ok=True)
+        np.save(path, make())
+    return np.asarray(np.load(path))
+
+
+def _play(game: str, steps: int) -> Iterator[tuple[Array, ...]]:
     """Yield (action, frames, reward, terminated, truncated) of `N_ENVS` environments, the reset first, with action 0."""
     from ale_py.vector_env import AtariVectorEnv
 
@@ -44,17 +53,15 @@ def _play(game: str, steps: int) -> Iterator[Played]:
 
 def frames(n: int) -> Frames:
     """Return (n, 84, 84) consecutive frames, environment after environment, game after game."""
-    path = CACHE / f"frames-{n}.npy"
-    if not path.exists():
-        CACHE.mkdir(exist_ok=True)
-        each = -(-n // (len(GAMES) * N_ENVS))
-        parts = []
+
+    def played() -> Frames:
+        each, parts = -(-n // (len(GAMES) * N_ENVS)), []
         for game in tqdm(GAMES, desc=f"{n:,} real frames", leave=False, disable=None):
-            played = np.stack([frame for _, frame, *_ in _play(game, each - 1)], axis=1)
-            parts.append(played.reshape(-1, 84, 84))
-        np.save(path, np.concatenate(parts)[:n])
-    loaded: Frames = np.load(path)
-    return loaded
+            of_each = np.stack([frame for _, frame, *_ in _play(game, each - 1)], axis=1)
+            parts.append(of_each.reshape(-1, 84, 84))
+        return np.concatenate(parts)[:n]
+
+    return _kept(f"frames-{n}", played)
 
 
 def million(steps: int = 1_000_000) -> Path:
@@ -64,23 +71,16 @@ def million(steps: int = 1_000_000) -> Path:
         building = CACHE / f"store-{steps}.building"
         shutil.rmtree(building, ignore_errors=True)
         each = -(-steps * 101 // (100 * len(GAMES) * N_ENVS))  # a hundredth more, for the resets
-        with (
-            db.ReplayBuffer(building, steps, columns=COLUMNS, n_envs=N_ENVS, frame_stack=4, autoreset="next_step") as buffer,
-            tqdm(total=each * len(GAMES), desc=f"{steps:,} real steps", leave=False, disable=None) as bar,
-        ):
-            for game in GAMES:
-                last = None
-                for action, frame, reward, terminated, truncated in _play(game, each):
-                    if last is not None:
-                        buffer.add(last, action, reward, frame, terminated, truncated)
-                        bar.update()
+        with db.ReplayBuffer(building, steps, columns=COLUMNS, n_envs=N_ENVS, frame_stack=4, autoreset="next_step") as buffer:
+            for game in tqdm(GAMES, desc=f"{steps:,} real steps", leave=False, disable=None):
+                played = _play(game, each)
+                last = next(played)[1].copy()
+                for action, frame, reward, terminated, truncated in played:
+                    buffer.add(last, action, reward, frame, terminated, truncated)
                     last = frame.copy()
             buffer.flush(recompress=True)
         building.rename(path)
     return path
-
-
-EPISODE = 500  # frames of an episode, one more than it has steps
 
 
 def fill(buffer: db.ReplayBuffer, pixels: Frames, least: int) -> None:
@@ -93,108 +93,88 @@ def fill(buffer: db.ReplayBuffer, pixels: Frames, least: int) -> None:
     buffer.flush(recompress=True)
 
 
-Make = Callable[[int, int], npt.NDArray[Any]]  # of so many frames, with a seed
+def _driven(name: str, n: int, low: Any, high: Any, **options: Any) -> Array:
+    """Return pictures of a gymnasium environment whose actions are drawn between two; each is taken four times."""
+    import gymnasium
+
+    env, rng, found = gymnasium.make(name, **options), np.random.default_rng(0), list[Any]()
+    obs, _ = env.reset(seed=0)
+    for k in range(n):
+        found.append(obs if env.render_mode is None else env.render())
+        if k % 4 == 0:
+            action = rng.uniform(low, high).astype(np.float32)
+        obs, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            obs, _ = env.reset()
+    env.close()
+    return np.stack(found)
+
+
+def _racing(n: int, seed: int) -> Array:
+    return _kept(f"racing-{n}", lambda: _driven("CarRacing-v3", n, [-0.6, 0.2, 0.0], [0.6, 0.8, 0.1]))
+
+
+def _mujoco(n: int, seed: int) -> Array:
+    os.environ.setdefault("MUJOCO_GL", "osmesa")  # by the CPU: most machines that measure have no display
+    options: dict[str, Any] = {"render_mode": "rgb_array", "width": 84, "height": 84}
+    return _kept(f"mujoco-{n}", lambda: _driven("HalfCheetah-v5", n, [-1.0] * 6, [1.0] * 6, **options))
+
+
+def _camera(size: int) -> Callable[[int, int], Array]:
+    """Return what makes pictures of a camera that pans and zooms over scikit-learn's two photographs."""
+
+    def make(n: int, seed: int) -> Array:
+        from PIL import Image
+        from sklearn.datasets import load_sample_images
+
+        photographs, found = [Image.fromarray(one) for one in load_sample_images().images], []
+        for k in range(n):
+            photograph = photographs[k * len(photographs) // n]
+            side = int(300 + 100 * np.sin(k / 60))
+            x, y = ((np.sin([k / 97, k / 53]) + 1) / 2 * (np.array(photograph.size) - side)).tolist()
+            found.append(np.asarray(photograph.resize((size, size), Image.Resampling.BICUBIC, (x, y, x + side, y + side))))
+        return np.stack(found)
+
+    return make
+
+
+def _vectors(size: int) -> Callable[[int, int], Array]:
+    return lambda n, seed: np.random.default_rng(seed).normal(size=(n, size)).astype(np.float32)
+
+
+def _noise(n: int, seed: int) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, (n, 96, 96, 3), np.uint8)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of observation: single frames, and how many of them are stacked."""
+    """One kind of observation: single frames, made of a number and a seed, and how many of them are stacked."""
 
     title: str
-    make: Make
+    make: Callable[[int, int], Array]
     steps: int
     stack: int = 1
-    missing: Callable[[], str] = lambda: ""  # why it cannot be made here; nothing, if it can
+    module: str = "numpy"  # that makes it
+
+    def missing(self) -> str:
+        """Return why it cannot be made here; nothing, if it can."""
+        if find_spec(self.module) is None:
+            return f"{self.module} is not installed"
+        software = self.module == "mujoco" and os.environ.get("MUJOCO_GL", "osmesa") == "osmesa"
+        there = not software or any(Path("/usr/lib").glob("**/libOSMesa.so*"))
+        return "" if there else "libOSMesa is not installed: Debian's libosmesa6"
 
     def transitions(self, directory: Path, seed: int, steps: int | None = None) -> Transitions:
         """Make the frames, and write them to a file of the directory."""
         return Transitions.save(self.make((steps or self.steps) + 1, seed), directory / "frames.npy", self.stack)
 
 
-def _played(name: str, environment: Callable[[], Any], act: Callable[[np.random.Generator], Any], n: int) -> npt.NDArray[Any]:
-    """Return frames of a gymnasium environment; made once, kept in bench/.cache. An action is taken four times."""
-    path = CACHE / f"{name}-{n}.npy"
-    if not path.exists():
-        CACHE.mkdir(exist_ok=True)
-        env, rng = environment(), np.random.default_rng(0)
-        found = _frames_of(env, act, rng)
-        np.save(path, np.stack([next(found) for _ in range(n)]))
-        found.close()  # type: ignore[attr-defined]
-        env.close()
-    return np.asarray(np.load(path))
-
-
-def _frames_of(env: Any, act: Callable[[np.random.Generator], Any], rng: np.random.Generator) -> Iterator[npt.NDArray[Any]]:
-    def picture(obs: Any) -> Any:
-        return obs if env.render_mode is None else env.render()
-
-    obs, over = env.reset(seed=0)[0], False
-    yield picture(obs)
-    while True:
-        action = act(rng)
-        for _ in range(4):
-            obs, _, terminated, truncated, _ = env.step(action)
-            over |= terminated or truncated
-            yield picture(obs)
-        if over:
-            obs, over = env.reset()[0], False
-            yield picture(obs)
-
-
-def racing(n: int, seed: int) -> npt.NDArray[Any]:
-    """Return frames of CarRacing, (n, 96, 96, 3), driven at random."""
-
-    def environment() -> Any:
-        import gymnasium
-
-        return gymnasium.make("CarRacing-v3")
-
-    def act(rng: np.random.Generator) -> Any:
-        return rng.uniform([-0.6, 0.2, 0.0], [0.6, 0.8, 0.1]).astype(np.float32)
-
-    return _played("racing", environment, act, n)
-
-
-def mujoco(n: int, seed: int) -> npt.NDArray[Any]:
-    """Return pictures of MuJoCo's half cheetah, (n, 84, 84, 3), moved at random."""
-    os.environ.setdefault("MUJOCO_GL", "osmesa")  # by the CPU: most machines that measure have no display
-
-    def environment() -> Any:
-        import gymnasium
-
-        return gymnasium.make("HalfCheetah-v5", render_mode="rgb_array", width=84, height=84)
-
-    return _played("mujoco", environment, lambda rng: rng.uniform(-1, 1, 6), n)
-
-
-def _no_mujoco() -> str:
-    if list(CACHE.glob("mujoco-*.npy")):
-        return ""
-    if find_spec("mujoco") is None:
-        return "mujoco is not installed"
-    if os.environ.get("MUJOCO_GL", "osmesa") == "osmesa" and not any(Path("/usr/lib").glob("**/libOSMesa.so*")):
-        return "libOSMesa is not installed: Debian's libosmesa6"
-    return ""
-
-
-def _vectors(size: int) -> Make:
-    return lambda n, seed: np.random.default_rng(seed).normal(size=(n, size)).astype(np.float32)
-
-
-def noise(n: int, seed: int) -> npt.NDArray[Any]:
-    """Return frames of random bytes, (n, 96, 96, 3), which nothing compresses."""
-    return np.random.default_rng(seed).integers(0, 256, (n, 96, 96, 3), np.uint8)
-
-
-def _no_box2d() -> str:
-    return "" if find_spec("Box2D") or list(CACHE.glob("racing-*.npy")) else "box2d is not installed"
-
-
 KINDS = {
     "ale": Kind("Atari, 84x84, stacks of 4", lambda n, _: frames(n), 12_000, 4),
-    "racing": Kind("CarRacing, 96x96x3, stacks of 3", racing, 4_000, 3, _no_box2d),
-    "mujoco": Kind("MuJoCo, 84x84x3, stacks of 3", mujoco, 4_000, 3, _no_mujoco),
+    "racing": Kind("CarRacing, 96x96x3, stacks of 3", _racing, 4_000, 3, "Box2D"),
+    "mujoco": Kind("MuJoCo, 84x84x3, stacks of 3", _mujoco, 4_000, 3, "mujoco"),
     "vectors of 4": Kind("vectors of 4 floats", _vectors(4), 100_000),
     "vectors of 376": Kind("vectors of 376 floats", _vectors(376), 100_000),
-    "noise": Kind("noise, 96x96x3", noise, 4_000),
+    "noise": Kind("noise, 96x96x3", _noise, 4_000),
 }
+CAMERAS = {size: Kind(f"camera, {size}x{size}", _camera(size), 1_500, module="sklearn") for size in (128, 224)}

@@ -1,28 +1,33 @@
-"""`sample(n)` of every kind of observation, beside all others, in RAM or on disk; and what a running loader costs a learner.
+"""`sample(n)` of every kind of observation, beside all others, in RAM or on disk; from a cold disk; and beside a running loader.
 
     python -m bench.sizes [--only ale] [--sizes 1 8 32 64 128 256 1024] [--peers SB3] --json FILE
 
-Everything is warm; all hold the same steps, draw some of their own, uniformly, and deliver all columns as torch tensors. Each is
-in a process of its own, and torch has as many threads there as are fastest. numpy gathers single frames and nothing more: it is
-what a batch costs at the least.
+Everything is warm, except in *cold*; all hold the same steps, draw some of their own, uniformly, and deliver all columns as torch
+tensors. Each is in a process of its own, and torch has as many threads there as are fastest. numpy gathers single frames and
+nothing more: it is what a batch costs at the least.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
+import torch
 
 import diskbuffer as db
 from bench.frames import COLUMNS, KINDS, Kind, frames
 from bench.measure import Part, Report, parser, ratio, run
 from bench.peers import PEERS
-from bench.worker import Worker, in_turns, started
+from bench.peers.ours import filled
+from bench.worker import Worker, alone, in_turns, started
 
 SIZES = (32, 256)
+COLD = 8  # batches
 CHECKED = 32  # steps of the batch by which each shows that it holds what it was given
 OURS, LEAST = "diskbuffer", "numpy"
 VECTORS = ("SB3", "TorchRL, LazyTensorStorage")
@@ -129,11 +134,55 @@ def loader(report: Report, directory: Path) -> None:
             work(n)
             taken[loaded].append(time.perf_counter() - begin)
         batches.close()  # type: ignore[attr-defined]
-    alone, beside = (float(np.median(seconds)) for seconds in taken.values())
-    report.row("a pure-Python loop is slowed by a running loader by", 100 * (beside / alone - 1), "%", at_most=10)
+    by_itself, beside = (float(np.median(seconds)) for seconds in taken.values())
+    report.row("a pure-Python loop is slowed by a running loader by", 100 * (beside / by_itself - 1), "%", at_most=10)
 
 
-PARTS: dict[str, Part] = {**{name: partial(sampling, name) for name in KINDS}, "loader": loader}
+def first_batches(who: str, path: Path, seed: int) -> tuple[float, float, float]:
+    """Draw batches of files of which nothing is in memory; return seconds, bytes read and distinct frames of a batch."""
+    os.sync()
+    for file in (each for each in path.rglob("*") if each.is_file()):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    kind, rng = KINDS["ale"], np.random.default_rng(seed)
+    window, distinct = np.arange(-kind.stack + 1, 2), 0
+    buffer, raw = db.ReplayBuffer(path / "store", mode="r", seed=seed), np.load(path / "frames.npy", mmap_mode="r")
+    before, begin = psutil.Process().io_counters().read_bytes, time.perf_counter()
+    for _ in range(COLD):
+        if who == OURS:
+            steps = buffer.sample(256)["steps"].numpy()
+        else:
+            steps = rng.integers(kind.stack, len(raw) - 1, 256)
+            torch.from_numpy(raw[steps[:, None] + window])
+        distinct += len(np.unique(steps[:, None] + window))
+    seconds, read = time.perf_counter() - begin, psutil.Process().io_counters().read_bytes - before
+    buffer.close()
+    return seconds / COLD, read / COLD, distinct / COLD
+
+
+def cold(report: Report, directory: Path) -> None:
+    """Draw the first batches of Atari stacks after the kernel forgot the files, beside numpy.memmap of the frames as they are."""
+    kind = KINDS["ale"]
+    transitions = kind.transitions(directory, report.seed, 12_000 if report.quick else 200_000)
+    filled(transitions, directory, report.seed).close()
+    found: dict[str, list[tuple[float, float, float]]] = {OURS: [], "numpy.memmap": []}
+    for turn in range(3 if report.quick else 9):
+        for who, taken in found.items():
+            taken.append(alone(first_batches, who, directory, report.seed + turn))
+    times = {who: [seconds for seconds, _, _ in taken] for who, taken in found.items()}
+    for who, seconds in times.items():
+        report.times(f"cold, {kind.title}, sample(256): {who}", seconds)
+    read, wanted = (float(np.median([taken[k] for taken in found[OURS]])) for k in (1, 2))
+    if not read:
+        report.left_out("a cold disk", "the directory for temporary files is in memory: set TMPDIR")
+        return
+    size = sum(file.stat().st_blocks * 512 for file in (directory / "store" / "obs").rglob("*"))
+    value = read / (wanted * size / len(transitions.frames))
+    report.row("cold: bytes read for each that is wanted", value, "x", at_most=1.5)
+    report.row("cold: times as fast as numpy.memmap", ratio(times["numpy.memmap"], times[OURS]), "x", at_least=8)
+
+
+PARTS: dict[str, Part] = {**{name: partial(sampling, name) for name in KINDS}, "loader": loader, "cold": cold}
 
 if __name__ == "__main__":
     given = parser(__doc__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +72,16 @@ class Transitions:
             return self.frames
         windows = np.lib.stride_tricks.sliding_window_view(self.frames, self.stack, axis=0)
         return np.moveaxis(windows, -1, 1)
+
+    def parts(self, size: int) -> Iterator[dict[str, Array]]:
+        """Yield all columns of the steps with a whole stack, so many steps at a time."""
+        observations = self.observations
+        for begin in range(0, len(observations) - 1, size):
+            end = min(begin + size, len(observations) - 1)
+            steps = slice(self.first + begin, self.first + end)
+            now, later = (np.ascontiguousarray(observations[begin + k : end + k]) for k in (0, 1))
+            found = {"obs": now, "next_obs": later, "action": self.action[steps], "reward": self.reward[steps]}
+            yield {**found, "terminated": np.zeros(end - begin, np.bool_), "truncated": np.zeros(end - begin, np.bool_)}
 
     def wrong(self, batch: dict[str, Array]) -> str:
         """Return what is wrong with a batch of ``obs``, ``next_obs``, ``action`` and ``reward``; nothing, if it is right."""

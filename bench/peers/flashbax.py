@@ -9,7 +9,6 @@ from typing import Any
 from torch.utils.dlpack import from_dlpack
 
 from bench.peers.peer import FramesPeer
-from bench.transitions import Transitions
 
 
 class Flashbax(FramesPeer):
@@ -18,44 +17,41 @@ class Flashbax(FramesPeer):
     Its flat buffer is the same with pairs of steps; it would hold each frame as often as it is in a stack.
     """
 
-    name, needs = "flashbax", (("flashbax", "flashbax"), ("jax", "jax"))
+    name, needs = "flashbax", ("flashbax", "jax")
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+    def fill(self, directory: Path) -> None:
+        """Add all steps to its state."""
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         import jax
         import jax.numpy as jnp
 
-        self._transitions, self._jax, self._keys = transitions, jax, jax.random.key(seed)
-        n = len(transitions.frames)
-        flat = {"action": jnp.asarray(transitions.action[: n - 1]), "reward": jnp.asarray(transitions.reward)}
+        self._keys, n = jax.random.key(self._seed), len(self._transitions.frames)
+        flat = {"action": jnp.asarray(self._transitions.action), "reward": jnp.asarray(self._transitions.reward)}
         padded = {name: jnp.concatenate([values, values[-1:]]) for name, values in flat.items()}
         flags = {name: jnp.zeros(n, bool) for name in ("terminated", "truncated")}
-        steps = {"obs": jnp.asarray(transitions.frames), **padded, **flags}
+        steps = {"obs": jnp.asarray(self._transitions.frames), **padded, **flags}
         buffer = self._make(1)
         state = buffer.init({name: values[0] for name, values in steps.items()})
         self._state = jax.jit(buffer.add, donate_argnums=0)(state, {name: values[None] for name, values in steps.items()})
-        self._draw: Any = None
-        self._size = 0
 
     def _make(self, size: int) -> Any:
         import flashbax
 
-        n = len(self._transitions.frames)
+        length = self._transitions.stack + 1
         return flashbax.make_trajectory_buffer(
             add_batch_size=1,
             sample_batch_size=size,
-            sample_sequence_length=self._transitions.stack + 1,
+            sample_sequence_length=length,
             period=1,
-            min_length_time_axis=self._transitions.stack + 1,
-            max_length_time_axis=n,
+            min_length_time_axis=length,
+            max_length_time_axis=len(self._transitions.frames),
         )
 
     def prepare(self, size: int) -> None:
         """Compile the draw of such batches."""
-        if size == self._size:
-            return
-        jax, buffer = self._jax, self._make(size)
-        last = self._transitions.first
+        import jax
+
+        buffer, last = self._make(size), self._transitions.first
 
         def draw(state: Any, keys: Any) -> Any:
             keys, key = jax.random.split(keys)
@@ -63,7 +59,7 @@ class Flashbax(FramesPeer):
             frames = found.pop("obs")
             return keys, frames, {name: values[:, last] for name, values in found.items()}
 
-        self._draw, self._size = jax.jit(draw), size
+        self._draw: Any = jax.jit(draw)
 
     def sample(self, size: int) -> Any:
         """Draw steps."""

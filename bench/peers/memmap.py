@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bench.peers.peer import Peer
-from bench.transitions import ACTIONS, Transitions
+from bench.transitions import ACTIONS
 
 DTYPES = {"uint8": "uint8", "float32": "float"}
 
@@ -18,47 +17,27 @@ DTYPES = {"uint8": "uint8", "float32": "float"}
 class Memmap(Peer):
     """`ReplayBuffer.dataloader(n_steps=1)`, of stacks."""
 
-    name, where, needs = "memmap-replay-buffer", "disk", (("memmap_replay_buffer", "memmap-replay-buffer"),)
+    name, where, needs = "memmap-replay-buffer", "disk", ("memmap-replay-buffer",)
     slow, torch_works = True, True
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+    def fill(self, directory: Path) -> None:
+        """Store one episode, the step after the last one, too."""
         from memmap_replay_buffer import ReplayBuffer
 
-        torch.manual_seed(seed)
-        self._transitions, observations, first = transitions, transitions.observations, transitions.first
-        n = len(observations)
-        fields = {
-            "obs": (DTYPES[observations.dtype.name], transitions.shape),
-            "action": "int",
-            "reward": "float",
-            "terminated": "bool",
-            "truncated": "bool",
-        }
+        observations, n = self._transitions.observations, len(self._transitions.observations)
+        fields: dict[str, Any] = {"obs": (DTYPES[observations.dtype.name], self._transitions.shape)}
+        fields |= {"action": "int", "reward": "float", "terminated": "bool", "truncated": "bool"}
         self._buffer = ReplayBuffer(directory / "episodes", max_episodes=1, max_timesteps=n, fields=fields, overwrite=True)
-        flags = np.zeros(n, np.bool_)
-        action, reward = np.arange(first, first + n) % ACTIONS, np.arange(first, first + n, dtype=np.float32)
-        self._buffer.store_episode(
-            obs=observations, action=action.astype(np.int32), reward=reward, terminated=flags, truncated=flags
-        )
-        self._batches: Iterator[Any] = iter(())
+        steps, flags = np.arange(self._transitions.first, self._transitions.first + n), np.zeros(n, np.bool_)
+        flat = {"action": (steps % ACTIONS).astype(np.int32), "reward": steps.astype(np.float32)}
+        self._buffer.store_episode(obs=observations, **flat, terminated=flags, truncated=flags)
 
     def prepare(self, size: int) -> None:
         """Make a data loader of such batches."""
-        flat = ("action", "reward", "terminated", "truncated")
-        loader = self._buffer.dataloader(
-            size, n_steps=1, current_fields=("obs", *flat), next_fields=("obs",), shuffle=True, drop_last=True
-        )
-
-        def batches() -> Iterator[Any]:
-            while True:
-                yield from loader
-
-        self._batches = batches()
+        fields = {"current_fields": ("obs", "action", "reward", "terminated", "truncated"), "next_fields": ("obs",)}
+        loader = self._buffer.dataloader(size, n_steps=1, **fields, shuffle=True, drop_last=True)
+        self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def sample(self, size: int) -> Any:
         """Take a batch."""
         return next(self._batches)
-
-    def columns(self, batch: Any) -> dict[str, Any]:
-        """Return the columns that all have."""
-        return {name: batch[name] for name in ("obs", "next_obs", "action", "reward")}

@@ -6,18 +6,20 @@ import abc
 import os
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
-from bench.transitions import Transitions
+from bench.transitions import Array, Transitions
+
+PART = 2_000  # steps that are added at once
 
 
 def choose_threads(sample: Callable[[], Any]) -> None:
     """Let torch use all cores or one, whichever samples faster: on a busy machine its threads can cost more than they do."""
-    import torch
 
     def seconds(threads: int) -> float:
         torch.set_num_threads(threads)
@@ -47,7 +49,7 @@ class Peer(abc.ABC):
 
     name: ClassVar[str]
     where: ClassVar[str] = "RAM"  # or "disk": where the steps are
-    needs: ClassVar[tuple[tuple[str, str], ...]] = ()  # modules that it imports, and what pip calls them
+    needs: ClassVar[tuple[str, ...]] = ()  # what pip calls the packages that it imports
     slow: ClassVar[bool] = False  # so much that it is measured at a few sizes
     torch_works: ClassVar[bool] = False  # torch copies or gathers its batches, with threads of its own
     prefetches: ClassVar[bool] = False  # it works between the calls, so a loop of them is timed as a whole
@@ -55,8 +57,10 @@ class Peer(abc.ABC):
     @classmethod
     def missing(cls) -> str:
         """Return why it cannot be made here; nothing, if it can."""
-        for module, package in cls.needs:
-            if find_spec(module) is None:
+        for package in cls.needs:
+            try:
+                version(package)
+            except PackageNotFoundError:
                 return f"{package} is not installed"
         return ""
 
@@ -65,8 +69,15 @@ class Peer(abc.ABC):
         """Return why it cannot hold such transitions; nothing, if it can."""
         return ""
 
+    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+        self._transitions, self._seed, self._rng = transitions, seed, np.random.default_rng(seed)
+        np.random.seed(seed)  # noqa: NPY002 - what others draw with
+        torch.manual_seed(seed)
+        self.fill(directory)
+
     @abc.abstractmethod
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None: ...
+    def fill(self, directory: Path) -> None:
+        """Make the buffer, and put the transitions into it."""
 
     def prepare(self, size: int) -> None:  # noqa: B027  most need nothing
         """Make ready for batches of `size`: what is compiled, or prefetched, for one size alone."""
@@ -75,9 +86,9 @@ class Peer(abc.ABC):
     def sample(self, size: int) -> Any:
         """Draw steps uniformly; return all of their columns as torch tensors."""
 
-    @abc.abstractmethod
     def columns(self, batch: Any) -> dict[str, Any]:
         """Return ``obs``, ``next_obs``, ``action`` and ``reward`` of what `sample` returned. Not timed."""
+        return {name: batch[name] for name in ("obs", "next_obs", "action", "reward")}
 
     def tune(self, size: int) -> None:
         """Let torch use as many threads as are fastest."""
@@ -92,11 +103,14 @@ class Peer(abc.ABC):
             return f"it has {len(found['reward'])} steps, not {size}"
         return self._transitions.wrong(found)
 
-    _transitions: Transitions
-
 
 class FramesPeer(Peer):
     """A peer whose batches are the frames of steps' windows, of which obs and next_obs are views, and the other columns."""
+
+    def draw(self, size: int) -> tuple[Array, Array]:
+        """Return steps, and the frames that each wants."""
+        drawn = self._rng.integers(self._transitions.first, self._transitions.n, size)
+        return drawn, drawn[:, None] + np.arange(-self._transitions.first, 2)
 
     def columns(self, batch: Any) -> dict[str, Any]:
         """Return the columns that all have."""

@@ -24,22 +24,21 @@ class StableBaselines3(Peer):
     """`ReplayBuffer`, as it comes: obs and next_obs, each stacked."""
 
     name = "SB3"
-    needs: ClassVar[tuple[tuple[str, str], ...]] = (("stable_baselines3", "stable-baselines3"),)
+    needs: ClassVar[tuple[str, ...]] = ("stable-baselines3",)
     torch_works = True
     options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+    def fill(self, directory: Path) -> None:
+        """Write its arrays, of which `optimize_memory_usage` has one observation more and no next ones."""
         from stable_baselines3.common.buffers import ReplayBuffer
 
-        np.random.seed(seed)  # noqa: NPY002 - what it draws with
-        self._transitions, first = transitions, transitions.first
-        observations = transitions.observations
-        n = len(observations) - 1
-        size = n + 1 if self.options.get("optimize_memory_usage") else n
-        self._buffer = ReplayBuffer(size, *spaces_of(transitions), device="cpu", **self.options)
-        if size == n:
-            self._buffer.next_observations[:, 0] = observations[1:]
+        transitions, first = self._transitions, self._transitions.first
+        observations, n = transitions.observations, transitions.n - first
+        size = n + bool(self.options)
+        self._buffer: Any = ReplayBuffer(size, *spaces_of(transitions), device="cpu", **self.options)
         self._buffer.observations[:, 0] = observations[:size]
+        if not self.options:
+            self._buffer.next_observations[:, 0] = observations[1:]
         self._buffer.actions[:n, 0, 0], self._buffer.rewards[:n, 0] = transitions.action[first:], transitions.reward[first:]
         self._buffer.full, self._buffer.pos = True, size - 1  # where it would write next, and what it does not draw then
 
@@ -49,47 +48,34 @@ class StableBaselines3(Peer):
 
     def columns(self, batch: Any) -> dict[str, Any]:
         """Return the columns that all have."""
-        return {
-            "obs": batch.observations,
-            "next_obs": batch.next_observations,
-            "action": batch.actions,
-            "reward": batch.rewards,
-        }
+        names = {"obs": "observations", "next_obs": "next_observations", "action": "actions", "reward": "rewards"}
+        return {name: getattr(batch, theirs) for name, theirs in names.items()}
 
 
 class OptimizedMemory(StableBaselines3):
-    """`ReplayBuffer` with `optimize_memory_usage`: next_obs is the next step's obs."""
+    """`ReplayBuffer` with `optimize_memory_usage`, which excludes timeouts: next_obs is the next step's obs."""
 
     name = "SB3, optimize_memory_usage"
-    options: ClassVar[dict[str, Any]] = {
-        "optimize_memory_usage": True,
-        "handle_timeout_termination": False,
-    }  # the one excludes the other
+    options: ClassVar[dict[str, Any]] = {"optimize_memory_usage": True, "handle_timeout_termination": False}
 
 
 class ExtraBuffers(StableBaselines3):
-    """`CompressedReplayBuffer` of sb3-extra-buffers.
-
-    Decoding takes about as long with LZ4, zstd and run lengths; most of the time goes into a Python call for each observation.
-    """
+    """`CompressedReplayBuffer` of sb3-extra-buffers, whose time goes into a Python call for each observation."""
 
     name = "sb3-extra-buffers, LZ4"
-    needs = (*StableBaselines3.needs, ("sb3_extra_buffers", "sb3-extra-buffers"), ("lz4", "lz4"))
-    method = "lz4-block/1"
+    needs = (*StableBaselines3.needs, "sb3-extra-buffers", "lz4")
 
     @classmethod
     def unfit(cls, transitions: Transitions) -> str:
         """Refuse what is no image."""
         return "" if transitions.frames.dtype == np.uint8 else "sb3-extra-buffers compresses images alone"
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+    def fill(self, directory: Path) -> None:
+        """Add steps, one by one."""
         from sb3_extra_buffers.compressed import CompressedReplayBuffer
 
-        np.random.seed(seed)  # noqa: NPY002 - what it draws with
-        self._transitions, first, done = transitions, transitions.first, np.zeros(1, np.bool_)
-        observations = transitions.observations
-        n = len(observations) - 1
-        self._buffer = CompressedReplayBuffer(n, *spaces_of(transitions), device="cpu", compression_method=self.method)
-        for k in range(n):
-            action, reward = transitions.action[first + k : first + k + 1], transitions.reward[first + k : first + k + 1]
-            self._buffer.add(observations[k : k + 1], observations[k + 1 : k + 2], action, reward, done, [{}])
+        n = self._transitions.n - self._transitions.first
+        spaces = spaces_of(self._transitions)
+        self._buffer = CompressedReplayBuffer(n, *spaces, device="cpu", compression_method="lz4-block/1")
+        for step in self._transitions.parts(1):
+            self._buffer.add(step["obs"], step["next_obs"], step["action"], step["reward"], step["terminated"], [{}])

@@ -15,16 +15,15 @@ from bench.transitions import Transitions
 class Tianshou(Peer):
     """`ReplayBuffer`, of obs and obs_next as they are stored."""
 
-    name, needs = "Tianshou", (("tianshou", "tianshou"),)
+    name, needs = "Tianshou", ("tianshou",)
     stacking: ClassVar[bool] = False
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+    def fill(self, directory: Path) -> None:
+        """Hand over all steps as one batch."""
         from tianshou.data import Batch, ReplayBuffer
 
-        np.random.seed(seed)  # noqa: NPY002 - what it draws with
-        self._transitions, first = transitions, 0 if self.stacking else transitions.first
-        observations = transitions.frames if self.stacking else transitions.observations
-        n = len(observations) - 1
+        transitions, first = self._transitions, 0 if self.stacking else self._transitions.first
+        observations, n = transitions.frames if self.stacking else transitions.observations, transitions.n - first
         options: dict[str, Any] = {"stack_num": transitions.stack, "ignore_obs_next": True} if self.stacking else {}
         self._buffer = ReplayBuffer(n, **options)
         flags = np.zeros(n, np.bool_)

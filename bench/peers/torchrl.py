@@ -5,66 +5,48 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
-from bench.peers.peer import Peer
-from bench.transitions import Transitions
+from bench.peers.peer import PART, Peer
+from bench.transitions import Array
 
-PART = 2_000  # steps that are added at once
 PREFETCH = 2
+
+
+def steps_of(part: dict[str, Array]) -> Any:
+    """Return steps as TorchRL nests them."""
+    from tensordict import TensorDict
+
+    found, n = {name: torch.from_numpy(values) for name, values in part.items()}, [len(part["action"])]
+    ends = {name: found[name][:, None] for name in ("reward", "terminated", "truncated")}
+    later = TensorDict({"obs": found["next_obs"], **ends}, n)
+    return TensorDict({"obs": found["obs"], "action": found["action"], "next": later}, n)
 
 
 class TorchRL(Peer):
     """`ReplayBuffer` with `LazyTensorStorage`."""
 
-    name, needs = "TorchRL, LazyTensorStorage", (("torchrl", "torchrl"),)
-    torch_works = True
+    name, needs, torch_works = "TorchRL, LazyTensorStorage", ("torchrl",), True
+    mapped: ClassVar[bool] = False
     prefetch: ClassVar[int | None] = None
+    _buffer: Any = None
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
-        from tensordict import TensorDict
-        from torchrl.data import ReplayBuffer
+    def fill(self, directory: Path) -> None:
+        """Fill a storage."""
+        from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
 
-        torch.manual_seed(seed)
-        self._transitions, observations = transitions, transitions.observations
-        n = len(observations) - 1
-        self._storage = self._make_storage(n, directory)
-        buffer = ReplayBuffer(storage=self._storage, batch_size=PART)
-        for first in range(0, n, PART):
-            some = slice(first, min(first + PART, n))
-            steps = slice(transitions.first + some.start, transitions.first + some.stop)
-            flags = torch.zeros(some.stop - some.start, 1, dtype=torch.bool)
-            later = np.ascontiguousarray(observations[some.start + 1 : some.stop + 1])
-            now = {
-                "obs": torch.from_numpy(np.ascontiguousarray(observations[some])),
-                "action": torch.from_numpy(transitions.action[steps]),
-                "next": TensorDict(
-                    {
-                        "obs": torch.from_numpy(later),
-                        "reward": torch.from_numpy(transitions.reward[steps])[:, None],
-                        "terminated": flags,
-                        "truncated": flags,
-                    },
-                    [len(flags)],
-                ),
-            }
-            buffer.extend(TensorDict(now, [len(flags)]))
-        self._buffer: Any = None
-        self._size = 0
-
-    def _make_storage(self, n: int, directory: Path) -> Any:
-        from torchrl.data import LazyTensorStorage
-
-        return LazyTensorStorage(n)
+        n = self._transitions.n - self._transitions.first
+        self._storage = LazyMemmapStorage(n, scratch_dir=str(directory / "memmap")) if self.mapped else LazyTensorStorage(n)
+        filling = ReplayBuffer(storage=self._storage, batch_size=PART)
+        for part in self._transitions.parts(PART):
+            filling.extend(steps_of(part))
 
     def prepare(self, size: int) -> None:
         """Make a buffer of such batches, over the same storage."""
         from torchrl.data import ReplayBuffer
 
-        if size != self._size:
-            self.close()
-            self._buffer, self._size = ReplayBuffer(storage=self._storage, batch_size=size, prefetch=self.prefetch), size
+        self.close()
+        self._buffer = ReplayBuffer(storage=self._storage, batch_size=size, prefetch=self.prefetch)
 
     def sample(self, size: int) -> Any:
         """Draw steps."""
@@ -82,23 +64,18 @@ class TorchRL(Peer):
 
 
 class Prefetching(TorchRL):
-    """`ReplayBuffer` with `LazyTensorStorage`, and threads that fill batches beforehand."""
+    """The same, with threads that fill batches beforehand."""
 
-    name, prefetches, prefetch = f"TorchRL, LazyTensorStorage, prefetch={PREFETCH}", True, PREFETCH
+    name, prefetches, prefetch = f"{TorchRL.name}, prefetch={PREFETCH}", True, PREFETCH
 
 
 class MemoryMapped(TorchRL):
     """`ReplayBuffer` with `LazyMemmapStorage`."""
 
-    name, where = "TorchRL, LazyMemmapStorage", "disk"
-
-    def _make_storage(self, n: int, directory: Path) -> Any:
-        from torchrl.data import LazyMemmapStorage
-
-        return LazyMemmapStorage(n, scratch_dir=str(directory / "memmap"))
+    name, where, mapped = "TorchRL, LazyMemmapStorage", "disk", True
 
 
 class MemoryMappedPrefetching(MemoryMapped):
-    """`ReplayBuffer` with `LazyMemmapStorage`, and threads that fill batches beforehand."""
+    """The same, with threads that fill batches beforehand."""
 
-    name, prefetches, prefetch = f"TorchRL, LazyMemmapStorage, prefetch={PREFETCH}", True, PREFETCH
+    name, prefetches, prefetch = f"{MemoryMapped.name}, prefetch={PREFETCH}", True, PREFETCH

@@ -10,10 +10,8 @@ import torch
 
 from bench.peers.ours import filled
 from bench.peers.peer import FramesPeer
-from bench.transitions import Transitions
 
 FLAT = ("action", "reward", "terminated", "truncated")
-CACHE = 4 * 1024**3  # bytes of decoded chunks that tensorstore may keep
 
 
 class ZarrPython(FramesPeer):
@@ -22,11 +20,11 @@ class ZarrPython(FramesPeer):
     name, where = "zarr-python", "disk"
     slow, pipeline = True, ""
 
-    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+    def fill(self, directory: Path) -> None:
+        """Write a store, find the rows of its steps, and open it again."""
         import zarr
 
-        self._transitions, self._rng = transitions, np.random.default_rng(seed)
-        filled(transitions, directory, seed).close()
+        filled(self._transitions, directory, self._seed).close()
         if self.pipeline:
             zarr.config.set({"codec_pipeline.path": self.pipeline})
         group = zarr.open_group(str(directory / "store"), mode="r")
@@ -35,7 +33,6 @@ class ZarrPython(FramesPeer):
         rows, size = length[:, 0], int(attributes["segment_rows"])
         slots = [slot for slot in np.argsort(first) if rows[slot]]
         self._rows = np.concatenate([slot * size + np.arange(rows[slot]) for slot in slots])
-        self._window = np.arange(-transitions.first, 2)
         self._arrays = {name: self._open(directory / "store", group, name) for name in ("obs", *FLAT)}
 
     def _open(self, path: Path, group: Any, name: str) -> Any:
@@ -45,9 +42,9 @@ class ZarrPython(FramesPeer):
         return self._arrays[name].oindex[rows]
 
     def sample(self, size: int) -> Any:
-        """Draw steps; stacks of obs and next_obs are views of one tensor."""
-        drawn = self._rng.integers(self._transitions.first, self._transitions.n, size)
-        needed, places = np.unique(self._rows[drawn[:, None] + self._window], return_inverse=True)
+        """Draw steps."""
+        drawn, window = self.draw(size)
+        needed, places = np.unique(self._rows[window], return_inverse=True)
         frames = torch.from_numpy(self._read("obs", needed))[torch.from_numpy(places.reshape(size, -1))]
         return frames, {name: torch.from_numpy(self._read(name, self._rows[drawn])) for name in FLAT}
 
@@ -55,26 +52,21 @@ class ZarrPython(FramesPeer):
 class Zarrs(ZarrPython):
     """zarr-python with the codecs of zarrs."""
 
-    name, needs, pipeline = "zarrs", (("zarrs", "zarrs"),), "zarrs.ZarrsCodecPipeline"
+    name, needs, pipeline = "zarrs", ("zarrs",), "zarrs.ZarrsCodecPipeline"
 
 
 class Tensorstore(ZarrPython):
     """tensorstore, with a cache of decoded chunks that holds all of them."""
 
-    name, needs = "tensorstore, all cached", (("tensorstore", "tensorstore"),)
-    cache = CACHE
+    name, needs = "tensorstore, all cached", ("tensorstore",)
+    cache = 4 * 1024**3  # bytes of decoded chunks that it may keep
 
     def _open(self, path: Path, group: Any, name: str) -> Any:
         import tensorstore
 
-        spec = {
-            "driver": "zarr3",
-            "kvstore": {"driver": "file", "path": str(path / name)},
-            "context": {"cache_pool": {"total_bytes_limit": self.cache}},
-            "recheck_cached_data": False,
-            "recheck_cached_metadata": False,
-        }
-        return tensorstore.open(spec, read=True).result()
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path / name)}}
+        spec |= {"context": {"cache_pool": {"total_bytes_limit": self.cache}}}
+        return tensorstore.open(spec, read=True, recheck_cached_data=False, recheck_cached_metadata=False).result()
 
     def _read(self, name: str, rows: Any) -> Any:
         return self._arrays[name][rows].read().result()
