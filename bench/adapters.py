@@ -13,14 +13,16 @@ from __future__ import annotations
 import functools
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from bench.frames import frames
+from bench.frames import KINDS, frames
 from bench.measure import Part, Report, parser, ratio, run, settled
 from bench.peers.peer import choose_threads
+from bench.peers.sb3 import spaces_of
 from bench.transitions import Transitions
 from bench.worker import Worker, alone, in_turns, started
 
@@ -28,7 +30,7 @@ STACK, EPISODE = 4, 500
 ADDED = 16  # steps in a row; with many more of them a busy machine interrupts the slower one more often
 GOALS, GOAL_STEPS = 8, 50_000
 MANY, ROOM = 64, 1_000_000
-EXTENDED, CAPACITY = 1_000, 100_000
+EXTENDED = 1_000
 
 STEPS = {"PPO": 8_192, "A2C": 5_000, "DQN": 10_000, "TD3 and hindsight": 1_500}  # of whole trainings
 
@@ -56,19 +58,18 @@ class Buffer:
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("own",)
+    _buffer: Any
 
     def __init__(self, of: str, transitions: Transitions, environments: int, filled: int, room: int, directory: Path) -> None:
-        self._environments, self._at = environments, 0
-        observations = transitions.observations
-        self._single, self._pixels = environments == 1, observations.dtype == np.uint8
-        each = EPISODE + 1
+        self._transitions, self._environments, self._at = transitions, environments, 0
+        observations, each = transitions.observations, EPISODE + 1
         self._obs = [np.ascontiguousarray(observations[k : k + each * environments : each]) for k in range(each)]
         for k in range(transitions.stack - 1):  # as a wrapper begins an episode: with its first frame, several times
             self._obs[k] = self._obs[k].copy()
             self._obs[k][:, : transitions.stack - 1 - k] = self._obs[0][:, -1:]
         self._action, self._flags = np.zeros(environments, np.int64), np.zeros(environments, np.bool_)
         self._reward, self._ends = np.ones(environments, np.float32), np.ones(environments, np.bool_)
-        self._make(of, transitions, room, directory)
+        self._make(of, room, directory)
         self._fill(filled)
 
     def _fill(self, filled: int) -> None:
@@ -77,12 +78,12 @@ class Buffer:
 
     def _next(self) -> None:
         k, self._at = self._at, (self._at + 1) % EPISODE
-        self._step(k, self._at == 0)
+        self._step(k, self._ends if self._at == 0 else self._flags)
 
-    def _make(self, of: str, transitions: Transitions, capacity: int, directory: Path) -> None:
+    def _make(self, of: str, room: int, directory: Path) -> None:
         raise NotImplementedError
 
-    def _step(self, k: int, done: bool) -> None:
+    def _step(self, k: int, ends: Any) -> None:
         """Add step `k` of all environments."""
         raise NotImplementedError
 
@@ -99,26 +100,22 @@ class Buffer:
         for _ in range(ADDED):
             self._next()
 
-    _buffer: Any
-
 
 class StableBaselines3(Buffer):
     """`ReplayBuffer`, and `DiskReplayBuffer`."""
 
-    def _make(self, of: str, transitions: Transitions, capacity: int, directory: Path) -> None:
+    def _make(self, of: str, room: int, directory: Path) -> None:
         from stable_baselines3.common.buffers import ReplayBuffer
 
-        from bench.peers.sb3 import spaces_of
         from diskbuffer.adapters.sb3 import DiskReplayBuffer
 
         make: Any = ReplayBuffer
         if of == "ours":
-            make = functools.partial(DiskReplayBuffer, path=directory / "store", frame_stack=transitions.stack)
-        self._buffer = make(capacity, *spaces_of(transitions), "cpu", n_envs=self._environments)
+            make = functools.partial(DiskReplayBuffer, path=directory / "store", frame_stack=self._transitions.stack)
+        self._buffer = make(room, *spaces_of(self._transitions), "cpu", n_envs=self._environments)
         self._infos: list[dict[str, Any]] = [{} for _ in range(self._environments)]
 
-    def _step(self, k: int, done: bool) -> None:
-        ends = self._ends if done else self._flags
+    def _step(self, k: int, ends: Any) -> None:
         self._buffer.add(self._obs[k], self._obs[k + 1], self._action, self._reward, ends, self._infos)
 
 
@@ -127,40 +124,38 @@ class TorchRL(Buffer):
 
     kinds = ("LazyTensorStorage", "LazyMemmapStorage")
 
-    def _make(self, of: str, transitions: Transitions, capacity: int, directory: Path) -> None:
-        import torch
-        from tensordict import TensorDict
+    def _make(self, of: str, room: int, directory: Path) -> None:
         from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
 
         from diskbuffer.adapters.torchrl import DiskStorage
 
-        if of == "ours":
-            storage = DiskStorage(capacity, directory / "store", frame_stack=transitions.stack)
-        elif of == "LazyMemmapStorage":
-            storage = LazyMemmapStorage(capacity, scratch_dir=str(directory / "memmap"))
-        else:
-            storage = LazyTensorStorage(capacity)
-        self._buffer = ReplayBuffer(storage=storage, batch_size=256)
-        observations = transitions.observations
-
-        def steps(first: int, n: int) -> Any:
-            flags = torch.zeros(n, 1, dtype=torch.bool)
-            ends = {"done": flags.clone(), "terminated": flags.clone(), "truncated": flags.clone()}
-            ends["done"][-1] = ends["terminated"][-1] = True
-            now, later = (torch.from_numpy(np.ascontiguousarray(observations[at : at + n])) for at in (first, first + 1))
-            following = TensorDict({"observation": later, "reward": torch.ones(n, 1), **ends}, [n])
-            flat = {"action": torch.arange(n) % 6, "done": flags, "terminated": flags.clone(), "truncated": flags.clone()}
-            return TensorDict({"observation": now, **flat, "next": following}, [n])
-
-        self._many, one = steps(0, EXTENDED), steps(0, EPISODE)
+        storages: dict[str, Callable[[], Any]] = {
+            "ours": lambda: DiskStorage(room, directory / "store", frame_stack=self._transitions.stack),
+            "LazyMemmapStorage": lambda: LazyMemmapStorage(room, scratch_dir=str(directory / "memmap")),
+            "LazyTensorStorage": lambda: LazyTensorStorage(room),
+        }
+        self._buffer = ReplayBuffer(storage=storages[of](), batch_size=256)
+        self._many, one = self._steps(0, EXTENDED), self._steps(0, EPISODE)
         self._one = [one[k] for k in range(EPISODE)]
-        self._steps, self._parts = steps, (len(observations) - 1) // EXTENDED
+
+    def _steps(self, first: int, n: int) -> Any:
+        import torch
+        from tensordict import TensorDict
+
+        observations, flags = self._transitions.observations, torch.zeros(n, 1, dtype=torch.bool)
+        ends = {"done": flags.clone(), "terminated": flags.clone(), "truncated": flags.clone()}
+        ends["done"][-1] = ends["terminated"][-1] = True
+        now, later = (torch.from_numpy(np.ascontiguousarray(observations[at : at + n])) for at in (first, first + 1))
+        following = TensorDict({"observation": later, "reward": torch.ones(n, 1), **ends}, [n])
+        flat = {"action": torch.arange(n) % 6, "done": flags, "terminated": flags.clone(), "truncated": flags.clone()}
+        return TensorDict({"observation": now, **flat, "next": following}, [n])
 
     def _fill(self, filled: int) -> None:
+        parts = (len(self._transitions.observations) - 1) // EXTENDED
         for number in range(filled // EXTENDED):
-            self._buffer.extend(self._steps(number % self._parts * EXTENDED, EXTENDED))
+            self._buffer.extend(self._steps(number % parts * EXTENDED, EXTENDED))
 
-    def _step(self, k: int, done: bool) -> None:
+    def _step(self, k: int, ends: Any) -> None:
         self._buffer.add(self._one[k])
 
     def extend(self) -> None:
@@ -171,35 +166,30 @@ class TorchRL(Buffer):
 class Tianshou(Buffer):
     """`ReplayBuffer` or `VectorReplayBuffer`, and ours. Frames are single, and stacked when they are drawn."""
 
-    def _make(self, of: str, transitions: Transitions, capacity: int, directory: Path) -> None:
-        from tianshou.data import Batch, ReplayBuffer, VectorReplayBuffer
+    def _make(self, of: str, room: int, directory: Path) -> None:
+        from tianshou.data import ReplayBuffer, VectorReplayBuffer
 
         from diskbuffer.adapters.tianshou import DiskReplayBuffer, DiskVectorReplayBuffer
 
-        options: dict[str, Any] = {"stack_num": STACK, "ignore_obs_next": True} if self._pixels else {}
+        pixels = self._transitions.frames.dtype == np.uint8
+        options: dict[str, Any] = {"stack_num": STACK, "ignore_obs_next": True} if pixels else {}
+        one: Any = ReplayBuffer
+        several: Any = VectorReplayBuffer
         if of == "ours":
-            options["path"] = directory / "store"
-        make: Any = {
-            ("own", True): ReplayBuffer,
-            ("own", False): VectorReplayBuffer,
-            ("ours", True): DiskReplayBuffer,
-            ("ours", False): DiskVectorReplayBuffer,
-        }[of, self._single]
-        self._buffer = make(capacity, *(() if self._single else (self._environments,)), **options)
-        self._batch = Batch
-        self._numbers = np.arange(self._environments)
+            options["path"], one, several = directory / "store", DiskReplayBuffer, DiskVectorReplayBuffer
+        single = self._environments == 1
+        self._buffer = one(room, **options) if single else several(room, self._environments, **options)
+        self._places: dict[str, Any] = {} if single else {"buffer_ids": np.arange(self._environments)}
 
-    def _step(self, k: int, done: bool) -> None:
-        flat: tuple[Any, ...] = (self._action, self._reward, self._ends if done else self._flags, self._flags)
-        obs, next_obs, (act, rew, terminated, truncated) = self._obs[k], self._obs[k + 1], flat
-        if self._single:
-            obs, next_obs, act, rew, terminated, truncated = (each[0] for each in (obs, next_obs, *flat))
-        step = {"obs": obs, "act": act, "rew": rew, "terminated": terminated, "truncated": truncated, "obs_next": next_obs}
-        batch = self._batch(**step, info={} if self._single else np.array([{}] * self._environments))
-        if self._single:
-            self._buffer.add(batch)
-        else:
-            self._buffer.add(batch, buffer_ids=self._numbers)
+    def _step(self, k: int, ends: Any) -> None:
+        from tianshou.data import Batch
+
+        infos: Any = np.array([{}] * self._environments)
+        given: Any = (self._obs[k], self._action, self._reward, ends, self._flags, self._obs[k + 1], infos)
+        given = given if self._places else (each[0] for each in given)
+        obs, act, rew, terminated, truncated, obs_next, info = given
+        step = {"obs": obs, "act": act, "rew": rew, "terminated": terminated, "truncated": truncated}
+        self._buffer.add(Batch(**step, obs_next=obs_next, info=info), **self._places)
 
 
 class Hindsight(StableBaselines3):
@@ -213,9 +203,8 @@ class Hindsight(StableBaselines3):
         from diskbuffer.adapters.sb3 import DiskHerReplayBuffer
 
         env = DummyVecEnv([lambda: BitFlippingEnv(n_bits=GOALS, continuous=True)])
-        make: Any = HerReplayBuffer
-        if of == "ours":
-            make = functools.partial(DiskHerReplayBuffer, path=directory / "store")
+        ours = functools.partial(DiskHerReplayBuffer, path=directory / "store")
+        make: Any = ours if of == "ours" else HerReplayBuffer
         self._buffer = make(GOAL_STEPS, env.observation_space, env.action_space, env=env, n_envs=1)
         rng = np.random.default_rng(0)
         env.seed(0)
@@ -233,39 +222,28 @@ class Hindsight(StableBaselines3):
 LIBRARIES = {"Stable-Baselines3": StableBaselines3, "TorchRL": TorchRL, "Tianshou": Tianshou}
 
 
-def compare(
-    report: Report,
-    what: str,
-    of: dict[str, Worker],
-    method: str,
-    *arguments: int,
-    rounds: int,
-    at_least: float | None,
-    by: int = 1,
-) -> None:
+def compare(report: Report, what: str, of: dict[str, Worker], method: str, *arguments: int, at_least: float, by: int = 1) -> None:
     """Time a method of all in turn; the library's fastest buffer counts."""
     if method == "sample":
         for worker in of.values():
             worker.ask("tune", *arguments)
-    times = in_turns(of, method, *arguments, rounds=rounds)
+    times = in_turns(of, method, *arguments, rounds=5 if report.quick else 15)
     for name, taken in times.items():
         report.times(f"{what}, {name}", [seconds / by for seconds in taken], 1e6, "us")
     best = min((name for name in times if name != "ours"), key=lambda name: float(np.median(times[name])))
     report.row(what, ratio(times[best], times["ours"]), "x", at_least=at_least)
 
 
-def all_of(
-    report: Report, library: str, kind: str, n: int, environments: int, directory: Path, rounds: int, room: int | None = None
-) -> None:
+def all_of(report: Report, library: str, kind: str, n: int, environments: int, directory: Path, room: int | None = None) -> None:
     """Compare `sample` and `add` of one library's buffers, for one kind of observation.
 
     `room` is for how many steps ours is made, where the library's own has no RAM for as many.
     """
     make, pixels = LIBRARIES[library], kind == "frames"
     stack = STACK if pixels and library != "Tianshou" else 1  # which stacks single frames itself
-    rooms = dict.fromkeys(make.kinds, max(n, CAPACITY // 10 if pixels else CAPACITY))
-    rooms = {"ours": room or max(rooms.values()), **rooms}
-    made = frames(n + 1) if pixels else np.random.default_rng(0).normal(size=(n + 1, 4)).astype(np.float32)
+    rooms = dict.fromkeys(("ours", *make.kinds), max(n, 10_000 if pixels else 100_000))
+    rooms["ours"] = room or rooms["ours"]
+    made = KINDS["ale" if pixels else "vectors of 4"].make(n + 1, 0)
     transitions = Transitions.save(made, directory / "frames.npy", stack)
     of: dict[str, Worker] = {}
     for name, steps in rooms.items():
@@ -273,10 +251,37 @@ def all_of(
     with started(of):
         what = f"{library}, {kind}" + (f" of {environments} environments" if environments > 1 else "")
         for size, at_least in ((32, 1.2 if pixels else 0.8), (256, 2.0 if pixels else 1.0)):
-            compare(report, f"{what}: sample({size})", of, "sample", size, rounds=rounds, at_least=at_least)
-        compare(report, f"{what}: add", of, "add", rounds=rounds, at_least=0.7, by=ADDED)
+            compare(report, f"{what}: sample({size})", of, "sample", size, at_least=at_least)
+        compare(report, f"{what}: add", of, "add", at_least=0.7, by=ADDED)
         if library == "TorchRL":
-            compare(report, f"{what}: extend({EXTENDED:,})", of, "extend", rounds=rounds, at_least=1)
+            compare(report, f"{what}: extend({EXTENDED:,})", of, "extend", at_least=1)
+
+
+def vectors(report: Report, directory: Path) -> None:
+    """Vectors of 4 floats, of one environment and of eight."""
+    for library in LIBRARIES:
+        for environments in (1, 8) if library != "TorchRL" else (1,):
+            all_of(report, library, "vectors of 4", 5_000 if report.quick else 20_000, environments, directory)
+
+
+def pixels(report: Report, directory: Path) -> None:
+    """Stacks of four frames."""
+    for library in LIBRARIES:
+        all_of(report, library, "frames", 4_000 if report.quick else 12_000, 1, directory)
+
+
+def many(report: Report, directory: Path) -> None:
+    """Stacks of four frames, of 64 environments, in a buffer for a million steps."""
+    of = 8 if report.quick else MANY
+    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, ROOM)
+
+
+def goals(report: Report, directory: Path) -> None:
+    """Replace goals, with 50,000 steps stored."""
+    steps = 5_000 if report.quick else GOAL_STEPS
+    with started({of: Worker(Hindsight, of, steps, directory) for of in ("ours", "own")}) as workers:
+        what = f"Stable-Baselines3, hindsight, {steps:,} steps: sample(256)"
+        compare(report, what, workers, "sample", 256, at_least=1)
 
 
 class Learning:
@@ -293,12 +298,11 @@ class Learning:
 
         gymnasium.register_envs(ale_py)
         env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=4, seed=0), 4)
-        own: dict[str, Any] = {}
+        how: dict[str, Any] = {"buffer_size": 20_000, "learning_starts": 500, "train_freq": 4, "batch_size": 32}
         if of == "ours":
             kept = {"path": directory / "learning", "frame_stack": 4}
-            own = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": kept}
-        how: dict[str, Any] = {"buffer_size": 20_000, "learning_starts": 500, "train_freq": 4, "batch_size": 32}
-        self._model = DQN("CnnPolicy", env, **how, **own, seed=0, device="cpu")
+            how |= {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": kept}
+        self._model = DQN("CnnPolicy", env, **how, seed=0, device="cpu")
         self._model.learn(1_000)
 
     def learn(self, steps: int) -> None:
@@ -306,106 +310,51 @@ class Learning:
         self._model.learn(steps, reset_num_timesteps=False)
 
 
+def learning(report: Report, directory: Path) -> None:
+    """Compare `model.learn` on Atari."""
+    steps, rounds = (200, 3) if report.quick else (1_000, 7)
+    with started({of: Worker(Learning, of, directory) for of in ("ours", "own")}) as workers:
+        found = in_turns(workers, "learn", steps, rounds=rounds, calls=1, seconds=0)
+    speed = ratio(found["own"], found["ours"])
+    report.row("Stable-Baselines3: steps a second of DQN.learn, against its own", speed, "x", at_least=0.95)
+
+
 def whole_training(algorithm: str, of: str, steps: int, directory: Path) -> float:
     """Train once; return the seconds of `model.learn`, after a first training that compiles and warms up."""
+    import stable_baselines3
     import torch
-    from stable_baselines3 import A2C, DQN, PPO, TD3, HerReplayBuffer
+    from stable_baselines3 import HerReplayBuffer
+    from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
     from stable_baselines3.common.envs import BitFlippingEnv
 
     from diskbuffer.adapters.sb3 import DiskHerReplayBuffer, DiskReplayBuffer, DiskRolloutBuffer
 
     torch.set_num_threads(1)
+    off_policy = {"buffer_size": 50_000}
+    how: dict[str, tuple[str, type, type, dict[str, Any]]] = {
+        "PPO": ("rollout", RolloutBuffer, DiskRolloutBuffer, {}),
+        "A2C": ("rollout", RolloutBuffer, DiskRolloutBuffer, {}),
+        "DQN": ("replay", ReplayBuffer, DiskReplayBuffer, {**off_policy, "learning_starts": 500}),
+        "TD3 and hindsight": (
+            *("replay", HerReplayBuffer, DiskHerReplayBuffer),
+            {**off_policy, "learning_starts": 200, "policy_kwargs": {"net_arch": [64]}},
+        ),
+    }
+    kind, own, ours, options = how[algorithm]
+    goals = algorithm.startswith("TD3")
 
-    def model(name: str) -> Any:
-        how: dict[str, Any] = {"seed": 0, "device": "cpu"}
-        kept = {"path": directory / name} if of == "ours" else {}
-        if algorithm in ("PPO", "A2C"):
-            own: Any = {"rollout_buffer_class": DiskRolloutBuffer, "rollout_buffer_kwargs": kept} if kept else {}
-            return (PPO if algorithm == "PPO" else A2C)("MlpPolicy", "CartPole-v1", **how, **own)
-        how |= {"buffer_size": 50_000, "replay_buffer_kwargs": kept}
-        if algorithm == "DQN":
-            own = {"replay_buffer_class": DiskReplayBuffer} if kept else {}
-            return DQN("MlpPolicy", "CartPole-v1", learning_starts=500, **how, **own)
-        how |= {"replay_buffer_class": DiskHerReplayBuffer if kept else HerReplayBuffer, "policy_kwargs": {"net_arch": [64]}}
-        return TD3("MultiInputPolicy", BitFlippingEnv(n_bits=GOALS, continuous=True), learning_starts=200, **how)
+    def train(name: str, steps: int) -> float:
+        kept: dict[str, Any] = {f"{kind}_buffer_class": ours if of == "ours" else own}
+        kept |= {f"{kind}_buffer_kwargs": {"path": directory / name} if of == "ours" else {}}
+        env: Any = BitFlippingEnv(n_bits=GOALS, continuous=True) if goals else "CartPole-v1"
+        policy, make = ("MultiInputPolicy" if goals else "MlpPolicy"), getattr(stable_baselines3, algorithm.split()[0])
+        model = make(policy, env, seed=0, device="cpu", **options, **kept)
+        begin = time.perf_counter()
+        model.learn(steps)
+        return time.perf_counter() - begin
 
-    model("first").learn(min(steps, 2_500))
-    trained = model("second")
-    begin = time.perf_counter()
-    trained.learn(steps)
-    return time.perf_counter() - begin
-
-
-def memory_of(of: str, steps: int, pixels: Path, directory: Path) -> int:
-    """Add stacks of frames to a buffer and sample; return the bytes that the process has to itself."""
-    from gymnasium import spaces
-    from stable_baselines3.common.buffers import ReplayBuffer
-
-    from diskbuffer.adapters.sb3 import DiskReplayBuffer
-
-    made, space, actions = np.load(pixels, mmap_mode="r"), spaces.Box(0, 255, (STACK, 84, 84), np.uint8), spaces.Discrete(6)
-    buffer: Any = ReplayBuffer(64, space, actions, "cpu")
-    if of == "ours":
-        buffer = DiskReplayBuffer(steps, space, actions, "cpu", path=directory / "memory", frame_stack=STACK)
-    stack = np.zeros((1, STACK, 84, 84), np.uint8)
-    stack[0, -1] = made[0]
-    action, reward, done = np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1, np.bool_)
-    for t in range(steps if of == "ours" else 1_000):
-        following = np.concatenate([stack[:, 1:], np.asarray(made[(t + 1) % len(made)])[None, None]], axis=1)
-        done[0] = t % EPISODE == EPISODE - 1
-        buffer.add(stack, following, action, reward, done, [{}])
-        stack = following
-        if done[0]:
-            stack = np.zeros_like(stack)
-            stack[0, -1] = following[0, -1]
-    for _ in range(200):
-        buffer.sample(256)
-    return settled()
-
-
-def rounds_of(report: Report) -> int:
-    """Return how many turns everybody has."""
-    return 5 if report.quick else 15
-
-
-def vectors(report: Report, directory: Path) -> None:
-    """Vectors of 4 floats, of one environment and of eight."""
-    n = 5_000 if report.quick else 20_000
-    for library in LIBRARIES:
-        for environments in (1, 8) if library != "TorchRL" else (1,):
-            own = Path(tempfile.mkdtemp(dir=directory))
-            all_of(report, library, "vectors of 4", n, environments, own, rounds_of(report))
-
-
-def pixels(report: Report, directory: Path) -> None:
-    """Stacks of four frames."""
-    for library in LIBRARIES:
-        own, n = Path(tempfile.mkdtemp(dir=directory)), 4_000 if report.quick else 12_000
-        all_of(report, library, "frames", n, 1, own, rounds_of(report))
-
-
-def many(report: Report, directory: Path) -> None:
-    """Stacks of four frames, of 64 environments, in a buffer for a million steps."""
-    of = 8 if report.quick else MANY
-    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, rounds_of(report), ROOM)
-
-
-def goals(report: Report, directory: Path) -> None:
-    """Replace goals, with 50,000 steps stored."""
-    steps = 5_000 if report.quick else GOAL_STEPS
-    of = {name: Worker(Hindsight, name, steps, Path(tempfile.mkdtemp(dir=directory))) for name in ("ours", "own")}
-    with started(of):
-        what = f"Stable-Baselines3, hindsight, {steps:,} steps: sample(256)"
-        compare(report, what, of, "sample", 256, rounds=rounds_of(report), at_least=1)
-
-
-def learning(report: Report, directory: Path) -> None:
-    """Compare `model.learn` on Atari."""
-    steps = 200 if report.quick else 1_000
-    with started({of: Worker(Learning, of, directory) for of in ("ours", "own")}) as workers:
-        found = in_turns(workers, "learn", steps, rounds=3 if report.quick else 7, calls=1, seconds=0)
-    speed = ratio(found["own"], found["ours"])
-    report.row("Stable-Baselines3: steps a second of DQN.learn, against its own", speed, "x", at_least=0.95)
+    train("first", min(steps, 2_500))
+    return train("second", steps)
 
 
 def training(report: Report, directory: Path) -> None:
@@ -422,11 +371,20 @@ def training(report: Report, directory: Path) -> None:
         report.row(f"{what}: time against the library's buffer", ratio(times["ours"], times["own"]), "x", at_most=1.1)
 
 
+def memory_of(of: str, steps: int, transitions: Transitions, directory: Path) -> int:
+    """Add stacks of frames to a buffer and sample; return the bytes that the process has to itself."""
+    room, added = (steps, steps) if of == "ours" else (64, 1_000)
+    buffer = StableBaselines3(of, transitions, 1, added, room, directory)
+    for _ in range(200):
+        buffer.sample(256)
+    return settled()
+
+
 def memory(report: Report, directory: Path) -> None:
     """Compare memory, with a million steps on disk and next to none in RAM."""
     steps = 20_000 if report.quick else 1_000_000
-    np.save(file := directory / "frames.npy", frames(12_000 if report.quick else 96_000))
-    ours, theirs = (alone(memory_of, of, steps, file, directory) for of in ("ours", "own"))
+    transitions = Transitions.save(frames(EPISODE + STACK), directory / "frames.npy", STACK)
+    ours, theirs = (alone(memory_of, of, steps, transitions, directory) for of in ("ours", "own"))
     report.row(f"Stable-Baselines3: memory for {steps:,} stacked steps", (ours - theirs) / 1e6, "MB", at_most=150)
 
 

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import nn
 
-import diskbuffer as db
-from bench.frames import COLUMNS, Frames, frames
+from bench.frames import KINDS
 from bench.measure import Report, parser, run
+from bench.peers.ours import filled
+from bench.transitions import ACTIONS, Transitions
 
-STACK, BATCH, ACTIONS = 4, 256, 6
+STACK, BATCH = 4, 256
 Batch = dict[str, torch.Tensor]
 
 
@@ -52,36 +53,15 @@ class Learner:
         self._optimiser.step()
 
 
-def ours(directory: Path, pixels: Frames, seed: int) -> db.ReplayBuffer:
-    """Fill our buffer, and seal it."""
-    n = len(pixels) - 1
-    rng = np.random.default_rng(seed)
-    buffer = db.ReplayBuffer(directory / "ours", n, columns=COLUMNS, frame_stack=STACK, seed=seed)
-    buffer.extend(obs=pixels, action=rng.integers(0, ACTIONS, n), reward=rng.normal(size=n))
-    buffer.flush(recompress=True)
-    return buffer
-
-
-def torchrl(directory: Path, pixels: Frames, seed: int, device: torch.device) -> Callable[[], Iterator[Batch]]:
+def torchrl(directory: Path, transitions: Transitions, device: torch.device) -> Callable[[], Iterator[Batch]]:
     """Fill TorchRL's buffer with the same stacks; return what makes a loop over its batches on the device."""
     from tensordict import TensorDict
     from torchrl.data import LazyMemmapStorage, ReplayBuffer
 
-    n = len(pixels) - STACK
-    rng = np.random.default_rng(seed)
-    storage = LazyMemmapStorage(n, scratch_dir=directory / "torchrl")
+    storage = LazyMemmapStorage(transitions.n - transitions.first, scratch_dir=directory / "torchrl")
     buffer = ReplayBuffer(storage=storage, batch_size=BATCH, pin_memory=True, prefetch=4)
-    for first in range(0, n, 1000):
-        window = np.arange(first, min(first + 1000, n))[:, None] + np.arange(STACK)
-        size = len(window)
-        steps = {
-            "obs": torch.from_numpy(pixels[window]),
-            "next_obs": torch.from_numpy(pixels[window + 1]),
-            "action": torch.from_numpy(rng.integers(0, ACTIONS, size)),
-            "reward": torch.from_numpy(rng.normal(size=size).astype(np.float32)),
-            "terminated": torch.zeros(size, dtype=torch.bool),
-        }
-        buffer.extend(TensorDict(steps, [size]))
+    for part in transitions.parts(1000):
+        buffer.extend(TensorDict({name: torch.from_numpy(values) for name, values in part.items()}, [len(part["action"])]))
 
     def loop() -> Iterator[Batch]:
         while True:
@@ -112,9 +92,9 @@ def compare(report: Report, directory: Path) -> None:
         report.left_out("an accelerator", "PyTorch sees none here")
         return
     rounds, steps = (3, 10) if report.quick else (9, 300)
-    pixels = frames(2_000 if report.quick else 20_000)
-    with ours(directory, pixels, report.seed) as buffer:
-        theirs = torchrl(directory, pixels, report.seed, device)
+    transitions = KINDS["ale"].transitions(directory, report.seed, 2_000 if report.quick else 20_000)
+    with filled(transitions, directory, report.seed) as buffer:
+        theirs = torchrl(directory, transitions, device)
         loader, learner = buffer.loader(BATCH, device=device), Learner(device)
         resident = buffer.sample(BATCH, device=device)
         ways: dict[str, Callable[[], Iterator[Any]]] = {

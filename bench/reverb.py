@@ -16,9 +16,10 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -29,58 +30,46 @@ from bench.worker import Worker
 
 SCRIPT = Path(__file__).parent / "peers" / "reverb_process.py"
 VARIABLE = "DISKBUFFER_BENCH_REVERB"
-STACK, BATCH = 4, 256
-FRAMES = 50_000
+STACK, BATCH, FRAMES = 4, 256, 50_000
+PIXELS = CACHE / f"frames-{FRAMES}.npy"
 
 
-class Theirs:
-    """A process of Reverb's."""
+@contextmanager
+def theirs(python: str, *arguments: Any) -> Iterator[Callable[[Any], Any]]:
+    """Start a process of Reverb's; yield what asks it."""
+    command, pipe = [python, str(SCRIPT), *map(str, arguments)], subprocess.PIPE
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=variables) as process:
+        assert process.stdin is not None
 
-    def __init__(self, python: str, *arguments: Any) -> None:
-        command = [python, str(SCRIPT), *map(str, arguments)]
-        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=variables)
-        self.first = self._answer()
+        def ask(request: Any) -> Any:
+            print(request, file=process.stdin, flush=True)
+            answers = (line for line in process.stdout or () if line.startswith("> "))
+            answer = next(answers, None)
+            if answer is None:
+                raise RuntimeError(f"Reverb's process has ended, with {process.wait()}")
+            return json.loads(answer[2:])
 
-    def ask(self, request: Any) -> Any:
-        """Return what it answers."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{request}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("> "):
-                return json.loads(line[2:])
-        raise RuntimeError(f"Reverb's process has ended, with {self._process.wait()}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait()
+        try:
+            yield ask
+        finally:
+            process.kill()
 
 
 class Actor:
     """Our actor."""
 
     def __init__(self, root: Path, capacity: int) -> None:
-        self._pixels, self._at = np.load(CACHE / f"frames-{FRAMES}.npy", mmap_mode="r").view(np.ndarray), 0
+        self._pixels, self._at = np.load(PIXELS, mmap_mode="r").view(np.ndarray), 0
         self._buffer = db.ReplayBuffer(root, capacity, columns=COLUMNS, frame_stack=STACK, writer="actor-0")
-        self._empty = 0
 
     def add(self, steps: int) -> list[float]:
         """Add so many steps; return the seconds until a kill would not lose them, and of the processor."""
         add, rows = self._buffer.add, len(self._pixels) - 1
         begin, busy = time.perf_counter(), time.process_time()
-        for _ in range(steps):
-            at = self._at
-            self._at += 1
+        for at in range(self._at, self._at + steps):
             add(self._pixels[at % rows], at, 1.0, self._pixels[at % rows + 1], False, False, new_episode=not at)
+        self._at += steps
         return [time.perf_counter() - begin, time.process_time() - busy]
 
     def memory(self) -> int:
@@ -93,59 +82,51 @@ class Actor:
 
 
 class Learner:
-    """Our learner."""
+    """Our learner, with what there is when it starts."""
 
     def __init__(self, root: Path) -> None:
         self._buffer = db.ReplayBuffer(root, mode="r", seed=0)
-        self._batches: Any = None
+        self._batches = iter(self._buffer.loader(BATCH, refresh_every=1.0))
+
+    def steps(self) -> int:
+        """Return how many there are."""
+        return len(self._buffer)
 
     def sample(self, batches: int) -> float:
         """Take so many batches from a loader; return the seconds."""
-        if self._batches is None:
-            self._batches = iter(self._buffer.loader(BATCH, refresh_every=1.0))
         begin = time.perf_counter()
         for _ in range(batches):
             next(self._batches)
         return time.perf_counter() - begin
 
-    def refresh(self) -> int:
-        """See what there is."""
-        self._buffer.refresh()
-        return len(self._buffer)
-
 
 def compare(report: Report, python: str, root: Path, rounds: int, each: int) -> None:
     """Add by turns, then sample by turns."""
-    steps, pixels = rounds * each, CACHE / f"frames-{FRAMES}.npy"
-    with (
-        Theirs(python, "server", steps) as server,
-        Theirs(python, "actor", server.first, pixels, STACK) as actor,
-        Worker(Actor, root, steps) as ours,
-    ):
-        for name in ("ours", "theirs"):  # compiled, and connected
-            _ = ours.ask("add", 200) if name == "ours" else actor.ask(200)
-        empty, served = ours.ask("memory"), server.ask("")
-        adding: dict[str, list[float]] = {"ours": [], "theirs": []}
-        busy = {"ours": 0.0, "theirs": 0.0}
-        for _ in range(rounds):
-            for name, (seconds, of_processor) in (("ours", ours.ask("add", each)), ("theirs", actor.ask(each))):
-                adding[name].append(seconds / each)
-                busy[name] += of_processor / steps
-        filled = server.ask("")
-        busy["theirs"] += (filled[1] - served[1]) / steps
+    steps = rounds * each
+    with theirs(python, "server", steps) as server, Worker(Actor, root, steps) as ours:
+        address, *served = server("")
+        with theirs(python, "actor", address, PIXELS, STACK) as actor:
+            ours.ask("add", 200)  # compiled, and connected
+            actor(200)
+            empty = ours.ask("memory")
+            _, *served = server("")
+            added = [(ours.ask("add", each), actor(each)) for _ in range(rounds)]
+            _, *filled = server("")
         grown = {"ours": max(ours.ask("memory") - empty, 0), "theirs": filled[0] - served[0]}
-        with Theirs(python, "learner", server.first, STACK, BATCH) as learner, Worker(Learner, root) as reader:
-            assert reader.ask("refresh") >= steps * 0.9
+        with theirs(python, "learner", address, STACK, BATCH) as learner, Worker(Learner, root) as reader:
+            assert reader.ask("steps") >= steps * 0.9
             batches = max(4, each // 200)
             reader.ask("sample", 4)
-            learner.ask(4)
-            assert learner.ask(pixels) == BATCH, "Reverb returns other frames than were added"
-            sampling: dict[str, list[float]] = {"ours": [], "theirs": []}
-            for _ in range(rounds):
-                sampling["ours"].append(reader.ask("sample", batches) / batches)
-                sampling["theirs"].append(learner.ask(batches) / batches)
+            learner(4)
+            assert learner(PIXELS) == BATCH, "Reverb returns other frames than were added"
+            sampled = [(reader.ask("sample", batches), learner(batches)) for _ in range(rounds)]
         ours.ask("close")
-    for name in ("ours", "theirs"):
+    names, taken = ("ours", "theirs"), np.asarray(added) / each
+    adding = {name: taken[:, k, 0].tolist() for k, name in enumerate(names)}
+    busy = {name: float(taken[:, k, 1].mean()) for k, name in enumerate(names)}
+    busy["theirs"] += (filled[1] - served[1]) / steps
+    sampling = {name: (np.asarray(sampled)[:, k] / batches).tolist() for k, name in enumerate(names)}
+    for name in names:
         report.times(f"adding a transition, {name}", adding[name], 1e6, "us")
         report.times(f"a batch of {BATCH} stacks, {name}", sampling[name])
     report.row("transitions added a second, against Reverb", ratio(adding["theirs"], adding["ours"]), "x", at_least=2.0)

@@ -18,122 +18,83 @@ from typing import Any
 
 import numpy as np
 
-TABLE, FRAME = "transitions", (84, 84)
+TABLE = "transitions"
 WINDOW = "frames"  # of a transition: those of its obs, and one more
+FLAT = ("action", "reward", "terminated")
 
 
-def anonymous() -> int:
-    """Return the bytes that this process allocated: anonymous memory, and no files."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
-
-
-def serve(capacity: int) -> None:
-    """Be the server, and tell what memory it takes."""
+def server(capacity: str) -> Callable[[str], Any]:
+    """Start the server; return what tells its address, its anonymous memory in bytes, and its processor time."""
     import reverb
 
-    table = reverb.Table(
-        TABLE,
-        sampler=reverb.selectors.Uniform(),
-        remover=reverb.selectors.Fifo(),
-        max_size=capacity,
-        rate_limiter=reverb.rate_limiters.MinSize(1),
-    )
-    server = reverb.Server(tables=[table])
-    _answer(f"localhost:{server.port}")
-    _listen(lambda _: [anonymous(), time.process_time()])
+    kinds = {"sampler": reverb.selectors.Uniform(), "remover": reverb.selectors.Fifo()}
+    table = reverb.Table(TABLE, **kinds, max_size=int(capacity), rate_limiter=reverb.rate_limiters.MinSize(1))
+    started = reverb.Server(tables=[table])
+
+    def tell(_: str) -> list[Any]:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        memory = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+        return [f"localhost:{started.port}", memory, time.process_time()]
+
+    return tell
 
 
-class Actor:
-    """Adds single steps, as an actor that plays does: every frame goes to the server once."""
+def actor(address: str, frames: str, stack: str) -> Callable[[str], Any]:
+    """Return what adds single steps, as an actor that plays does: every frame goes to the server once."""
+    import reverb
 
-    def __init__(self, address: str, frames: str, stack: int) -> None:
-        import reverb
+    pixels, window, at = np.load(frames, mmap_mode="r").view(np.ndarray), int(stack) + 1, 0
+    writer = reverb.Client(address).trajectory_writer(num_keep_alive_refs=window)
 
-        self._pixels, self._stack, self._at = np.load(frames, mmap_mode="r").view(np.ndarray), stack, 0
-        self._writer = reverb.Client(address).trajectory_writer(num_keep_alive_refs=stack + 1)
-
-    def add(self, steps: int) -> list[float]:
-        """Add so many steps; return the seconds until the server has them, and of the processor here."""
-        writer, stack, rows = self._writer, self._stack, len(self._pixels) - 1
+    def add(steps: str) -> list[float]:
+        nonlocal at
         begin, busy = time.perf_counter(), time.process_time()
-        for _ in range(steps):
-            at = self._at
-            self._at += 1
-            writer.append({"obs": self._pixels[at % rows], "action": np.int64(at), "reward": np.float32(1), "terminated": False})
-            history = writer.history
-            if at >= stack:  # the newest frame is what came after the step before
-                trajectory = {
-                    WINDOW: history["obs"][-stack - 1 :],
-                    "action": history["action"][-2:-1],
-                    "reward": history["reward"][-2:-1],
-                    "terminated": history["terminated"][-2:-1],
-                }
+        for _ in range(int(steps)):
+            obs = pixels[at % (len(pixels) - 1)]
+            writer.append({"obs": obs, "action": np.int64(at), "reward": np.float32(1), "terminated": False})
+            at += 1
+            if at >= window:  # the newest frame is what came after the step before
+                trajectory = {WINDOW: writer.history["obs"][-window:], **{name: writer.history[name][-2:-1] for name in FLAT}}
                 writer.create_item(TABLE, priority=1.0, trajectory=trajectory)
         writer.flush()
         return [time.perf_counter() - begin, time.process_time() - busy]
 
+    return add
 
-class Learner:
-    """Takes batches, which the library's own threads fetch beforehand."""
 
-    def __init__(self, address: str, stack: int, batch: int) -> None:
-        import reverb
-        import tensorflow as tf
+def learner(address: str, stack: str, batch: str) -> Callable[[str], Any]:
+    """Return what takes batches, which the library's threads fetch beforehand, or checks the newest by the frames of a file."""
+    import reverb
+    import tensorflow as tf
 
-        shapes = {WINDOW: (stack + 1, *FRAME), "action": (1,), "reward": (1,), "terminated": (1,)}
-        dtypes = {WINDOW: tf.uint8, "action": tf.int64, "reward": tf.float32, "terminated": tf.bool}
-        data = reverb.TrajectoryDataset(
-            address,
-            TABLE,
-            dtypes,
-            {name: tf.TensorShape(shape) for name, shape in shapes.items()},
-            max_in_flight_samples_per_worker=2 * batch,
-        )
-        self._batches = data.batch(batch, drop_remainder=True).prefetch(2).as_numpy_iterator()
-        self.newest: Any = None
+    shapes = {WINDOW: tf.TensorShape((int(stack) + 1, 84, 84)), **{name: tf.TensorShape((1,)) for name in FLAT}}
+    dtypes = {WINDOW: tf.uint8, "action": tf.int64, "reward": tf.float32, "terminated": tf.bool}
+    data = reverb.TrajectoryDataset(address, TABLE, dtypes, shapes, max_in_flight_samples_per_worker=2 * int(batch))
+    batches = data.batch(int(batch), drop_remainder=True).prefetch(2).as_numpy_iterator()
+    newest: Any = None
 
-    def sample(self, batches: int) -> float:
-        """Take so many batches; return the seconds."""
-        begin = time.perf_counter()
-        for _ in range(batches):
-            self.newest = next(self._batches).data
-        return time.perf_counter() - begin
-
-    def check(self, frames: str) -> int:
-        """Return how many transitions of the newest batch are right, by the frames that the actor added."""
-        pixels, newest = np.load(frames, mmap_mode="r"), self.newest
-        stack, rows = newest[WINDOW].shape[1] - 1, len(pixels) - 1
+    def right(pixels: Any) -> int:
         found = 0
-        for window, action in zip(newest[WINDOW], newest["action"][:, 0], strict=True):
-            wanted = [pixels[n % rows] for n in range(int(action) - stack + 1, int(action) + 2)]
-            found += bool(np.array_equal(window, np.stack(wanted)))
+        for window, last in zip(newest[WINDOW], newest["action"][:, 0], strict=True):
+            wanted = np.arange(int(last) - int(stack) + 1, int(last) + 2) % (len(pixels) - 1)
+            found += bool(np.array_equal(window, pixels[wanted]))
         return found
 
+    def take(given: str) -> float:
+        nonlocal newest
+        if not given.isdigit():
+            return right(np.load(given, mmap_mode="r"))
+        begin = time.perf_counter()
+        for _ in range(int(given)):
+            newest = next(batches).data
+        return time.perf_counter() - begin
 
-def _answer(value: Any) -> None:
-    print(f"> {json.dumps(value)}", flush=True)
-
-
-def _listen(call: Callable[[str], Any]) -> None:
-    for line in sys.stdin:
-        _answer(call(line.strip()))
-
-
-def main() -> None:
-    """Be one of them."""
-    role, *rest = sys.argv[1:]
-    if role == "server":
-        serve(int(rest[0]))
-    elif role == "actor":
-        actor = Actor(rest[0], rest[1], int(rest[2]))
-        _answer("ready")
-        _listen(lambda steps: actor.add(int(steps)))
-    else:
-        learner = Learner(rest[0], int(rest[1]), int(rest[2]))
-        _answer("ready")
-        _listen(lambda given: learner.sample(int(given)) if given.isdigit() else learner.check(given))
+    return take
 
 
 if __name__ == "__main__":
-    main()
+    role, *arguments = sys.argv[1:]
+    roles: dict[str, Callable[..., Callable[[str], Any]]] = {"server": server, "actor": actor, "learner": learner}
+    answer = roles[role](*arguments)
+    for line in sys.stdin:
+        print(f"> {json.dumps(answer(line.strip()))}", flush=True)
