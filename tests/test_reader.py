@@ -14,7 +14,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.plugin import Reader, is_observation, writers_of
-from tests.golden.make import BOOT, STORES, unpack
+from tests.frozen.archives import ARCHIVES, BOOT, unpack
 from tests.support.specimens import KINDS, make
 from tests.support.workloads import boot
 
@@ -77,7 +77,7 @@ def compare(path: Path) -> Reader:
 
 
 @pytest.mark.parametrize("booted_since", [False, True])
-@pytest.mark.parametrize("name", [name for name, store in STORES.items() if not store.damage])
+@pytest.mark.parametrize("name", [name for name in ARCHIVES if name != "damaged"])
 def test_stores_of_every_version_look_as_a_buffer_has_them(name: str, booted_since: bool, tmp_path: Path) -> None:
     with boot(BOOT + booted_since):
         compare(unpack(name, tmp_path))

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from tests.golden.make import STORES as GOLDEN
-from tests.golden.make import unpack
+from tests.frozen.archives import ARCHIVES, BOOT, unpack
+from tests.support.workloads import boot
 
 Array = npt.NDArray[Any]
 SEED = 20_26
@@ -414,14 +414,21 @@ def _webp(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
         yield buffer
 
 
-def _golden(name: str) -> None:
-    @_store(f"golden: {name}", "few")
+def _archived(name: str, *, rebooted: bool = False, mark: str | None = None, repaired: bool = False) -> None:
+    what = ", ".join([name, *["rebooted"] * rebooted, *["marked"] * bool(mark), *["repaired"] * repaired])
+
+    @_store(f"format 1: {what}", "few")
     def _unpacked(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-        path.mkdir(parents=True, exist_ok=True)
-        with db.ReplayBuffer(unpack(name, path), mode="r", seed=3, threads=threads) as buffer:
-            yield buffer
+        store = unpack(name, path)
+        with boot(BOOT + rebooted):
+            if repaired:
+                db.check(store, repair=True, progress=False)
+            with db.ReplayBuffer(store, mode="r", mark=mark, seed=3, threads=threads) as buffer:
+                yield buffer
 
 
-for _name, _described in GOLDEN.items():
-    if not _described.damage:
-        _golden(_name)
+for _name in ARCHIVES:
+    _archived(_name, repaired=_name == "damaged")
+for _name in ("killed", "killed-ring", "live"):
+    _archived(_name, rebooted=True)
+_archived("closed", mark="then")

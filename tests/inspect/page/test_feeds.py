@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import operator
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from diskbuffer.inspect.page import app
 from diskbuffer.inspect.page.app import create_app, status
 from diskbuffer.inspect.page.watched import Watched
 from diskbuffer.plugin import human_size
+from tests.frozen.archives import ARCHIVES, unpack
 from tests.inspect.stores import COLUMNS, EXTRA, add_episode, make_store
 from tests.support.specimens import contents
 
@@ -251,15 +251,10 @@ def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
         assert get(client, "findings")["findings"]
 
 
-GOLDEN = sorted((Path(__file__).resolve().parents[2] / "golden").glob("*.tar.xz"))
-
-
-@pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.partition(".")[0])
-def test_stores_of_every_kind_damaged_and_killed_ones_too(archive: Path, tmp_path: Path) -> None:
-    with tarfile.open(archive) as files:
-        files.extractall(tmp_path, filter="data")
-    damaged = archive.name.startswith("damaged")
-    with client_of(tmp_path / "store") as client:
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_stores_of_every_kind_damaged_and_killed_ones_too(name: str, tmp_path: Path) -> None:
+    damaged = name == "damaged"
+    with client_of(unpack(name, tmp_path)) as client:
         assert get(client, "state")["here"]
         assert get(client, "overview")["summary"]["episodes"] == get(client, "timeline")["total"] > 0
         assert get(client, "episodes")["rows"]
