@@ -252,7 +252,7 @@ class ReplayBuffer:
         action, reward, terminated, truncated : array-like
         info : dict or list of dict, optional
             What ``step`` returned; needed in same-step autoreset mode, for ``final_obs``, or a `VecEnv`'s
-            ``terminal_observation``.
+            ``terminal_observation``. ``infos=`` is the same, where no column is called that.
         new_episode : bool or (n_envs,) bool, optional
             Whether the step starts an episode, where the caller knows; None compares. With False it goes on from the step before,
             whatever `obs` is, unless that ended its episode, or `cut_off` was called since. One observation is stored between two
@@ -268,12 +268,10 @@ class ReplayBuffer:
 
         Raises
         ------
-        InputError
-            A shape, dtype, value or name does not fit. Nothing was added.
-        StackError
-            Of stacked observations, `next_obs` is not `obs` moved on by one frame. Nothing was added.
-        OSError
-            The disk is full or fails. Nothing was added, what was added before is kept; try again when there is room.
+        InputError, StackError
+            A shape, dtype, value or name does not fit, or a stack in `next_obs` is not that of `obs` moved on. Nothing was added.
+        DiskFullError, OSError
+            The disk is full, or fails. Nothing was added, what was added before is kept; try again when there is room.
 
         Notes
         -----
@@ -284,6 +282,8 @@ class ReplayBuffer:
             self.limiter.wait_to_add()
         with self._store.lock:
             recorder = self._access.recorder("add()")
+            if info is None and "infos" in extra and not any(path.split("/")[0] == "infos" for path in self.columns):
+                info = extra.pop("infos")
             added = recorder.add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
             if self.limiter is not None:
                 self.limiter.note_added(self._access.log().added)
@@ -331,8 +331,8 @@ class ReplayBuffer:
         ------
         InputError, StackError
             As in `add`. Nothing was added.
-        OSError
-            The disk is full or fails. ``len(buffer)`` tells what was added before that.
+        DiskFullError, OSError
+            The disk is full, or fails. ``len(buffer)`` tells what was added before that.
         """
         if self.limiter is not None:
             self._access.recorder("extend()")  # nobody waits for an error
@@ -373,8 +373,8 @@ class ReplayBuffer:
         ------
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
-        OSError
-            The disk is full or fails. Every step is there still.
+        DiskFullError, OSError
+            The disk is full, or fails. Every step is there still.
         """
         self._access.must_write("clear()")
         with self._building, self._store.lock, Uninterrupted():
@@ -396,8 +396,8 @@ class ReplayBuffer:
             That is no capacity for this store.
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
-        OSError
-            The disk is full or fails. The capacity is what it was.
+        DiskFullError, OSError
+            The disk is full, or fails. The capacity is what it was.
         """
         if self._writer is not None:
             raise InputError(f"{self._of_all_writers}: all writers share a capacity, which stays as it is")
@@ -421,8 +421,8 @@ class ReplayBuffer:
 
         Raises
         ------
-        OSError
-            The disk is full or fails. Nothing is lost that was there; what was synced before still counts, and segments that are
+        DiskFullError, OSError
+            The disk is full, or fails. Nothing is lost that was there; what was synced before still counts, and segments that are
             left stay as they are, and are tried again later.
         """
         refuse_within_a_call(self._store, "flush")
@@ -739,8 +739,8 @@ class ReplayBuffer:
 
         Raises
         ------
-        CorruptionError
-            The store was moved, removed or replaced, or went back to a mark: open it again.
+        NotAStoreError, CorruptionError
+            The store was moved, removed or replaced; or it went back to a mark: open it again.
         EvictedError
             For ten seconds a writer evicted steps faster than this reader could see which are there.
 
@@ -846,7 +846,7 @@ class ReplayBuffer:
 
         Raises
         ------
-        CorruptionError
+        NotAStoreError
             The store was moved, removed or replaced since it was opened.
         """
         self._access.check_open()
@@ -875,9 +875,9 @@ class ReplayBuffer:
     def __repr__(self) -> str:
         if self._closing.closed:
             return f"<ReplayBuffer {self.path}, closed>"
-        kept = "all" if self.capacity is None else f"{self.capacity:,}"
-        episodes = counted(self._reader.index.count_episodes(), "episode")
-        return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {episodes}, {self.n_envs} env>"
+        capacity = "" if self.capacity is None else f" (capacity {self.capacity:,})"
+        steps, episodes = counted(len(self), "step"), counted(self._reader.index.count_episodes(), "episode")
+        return f"<ReplayBuffer {self.path}: {steps}{capacity}, {episodes}, {counted(self.n_envs, 'environment')}>"
 
     # Closing
 

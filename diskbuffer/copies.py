@@ -63,8 +63,8 @@ class Copies(OfBuffer):
             There is something at the path.
         EvictedError
             The buffer was opened with ``mode="r"``, and its writer evicts segments faster than they can be copied.
-        OSError
-            The disk is full or fails. Nothing is left at the path.
+        DiskFullError, OSError
+            The disk is full, or fails. Nothing is left at the path.
 
         Notes
         -----
@@ -113,8 +113,8 @@ class Copies(OfBuffer):
             The name is none, or there is such a mark.
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
-        OSError
-            The disk is full or fails. No mark was made, and none replaced; where it was the last sync that failed, a power loss
+        DiskFullError, OSError
+            The disk is full, or fails. No mark was made, and none replaced; where it was the last sync that failed, a power loss
             soon after may still leave the new one.
 
         Notes

@@ -204,6 +204,11 @@ class Episodes(OfBuffer):
             return "<Episodes, not read yet>"
         return f"<Episodes: {len(self):,}, of {int(self.length.sum()):,} steps>"
 
+    def __str__(self) -> str:
+        """Return a table of the first and the last; its returns are read."""
+        found: str = notebook("episodes").text(self._source, self._table)
+        return found
+
     def __iter__(self) -> Iterator[Episode]:
         return (self[n] for n in range(len(self)))
 

@@ -2,6 +2,7 @@
 
 DiskBufferError
 ├── TryAgainError                         the same call may succeed later
+│   ├── DiskFullError (OSError)           the disk, or a quota, has no room: what was added before is kept
 │   ├── EmptyBufferError (LookupError)    there is nothing to sample yet
 │   ├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
 │   ├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
@@ -29,6 +30,7 @@ __all__ = [
     "ClosedError",
     "CorruptionError",
     "DiskBufferError",
+    "DiskFullError",
     "EmptyBufferError",
     "EvictedError",
     "FormatError",
@@ -82,6 +84,12 @@ class TryAgainError(DiskBufferError):
     """The same call may succeed later."""
 
     kind = "try_again"
+
+
+class DiskFullError(TryAgainError, OSError):
+    """The disk has no room, or the quota is used up. What was added before is kept, and sampling goes on; `errno` tells which."""
+
+    kind = "disk_full"
 
 
 class EmptyBufferError(TryAgainError, LookupError):

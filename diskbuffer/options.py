@@ -23,7 +23,11 @@ from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, 
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
 
 _MOST_SLOTS = 2**24
-_RESIZE = "; ReplayBuffer.resize() changes the capacity of one that is open"
+_ANOTHER = "Open it with its path alone, or give another path for a new store"
+_MORE = {  # where nothing else is different
+    "  capacity:": "; ReplayBuffer.resize() changes the capacity of one that is open",
+    "  n_envs:": "; a Mixture samples from both",
+}
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
 
 
@@ -282,11 +286,8 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
         lines.append(f"  metadata: stored {_shown(stored.metadata)}, asked for {_shown(wanted.metadata)}")
     lines = [line for line in lines if line]
     if lines:
-        raise SchemaError(
-            f"the store at {path} is another than was asked for:\n" + "\n".join(lines),
-            advice="Open it with its path alone, or give another path for a new store"
-            + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else ""),
-        )
+        more = next((more for start, more in _MORE.items() if len(lines) == 1 and lines[0].startswith(start)), "")
+        raise SchemaError(f"the store at {path} is another than was asked for:\n" + "\n".join(lines), advice=_ANOTHER + more)
 
 
 def _other_codecs(stored: Schema, wanted: Schema) -> list[str]:

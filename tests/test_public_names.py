@@ -16,6 +16,7 @@ GROUPS = {"TryAgainError", "InputError", "CorruptionError", "NotFoundError", "Lo
 # For good: handlers and logs look at them.
 KINDS = {
     **{"DiskBufferError": "error", "TryAgainError": "try_again", "EmptyBufferError": "empty", "EvictedError": "evicted"},
+    "DiskFullError": "disk_full",
     **{"LimiterTimeoutError": "limiter_timeout", "UnreachableError": "unreachable"},
     **{"InputError": "input", "SchemaError": "schema", "StackError": "stack", "LossError": "loss", "ClosedError": "closed"},
     **{"ReadOnlyError": "read_only", "MissingPackageError": "missing_package", "FormatError": "format"},

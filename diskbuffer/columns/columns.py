@@ -128,8 +128,8 @@ class Columns(OfBuffer, Mapping[str, Column]):
             is under way.
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
-        OSError
-            The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
+        DiskFullError, OSError
+            The disk is full, or fails. The column is there still, or it is gone and the next opening gives its space back.
         """
         self._access.must_write_columns("columns.remove()")  # first: a fork has the lock of snapshots as it was
         with self._building, self._store.lock:

@@ -87,8 +87,7 @@ class GatheredStore:
 
     def _describe(self) -> None:
         """Read the description, if it is another than it was."""
-        if not self.all_files.is_in_place():
-            raise NotAStoreError(f"{self.root} was moved or removed since it was opened; open it again")
+        self.all_files.require_place()
         stat = self.all_files.stat(GROUP)
         if (stat.st_ino, stat.st_mtime_ns) == self._described:
             return

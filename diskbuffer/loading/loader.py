@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import torch
 
 from diskbuffer.arguments.inputs import device_of
-from diskbuffer.errors import CorruptionError
+from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to, transform_of
@@ -140,7 +140,7 @@ class _Run(Generic[B]):
                 raise found
             final = self._source.finalize(begun)
             batch: Batch = self._delivery.deliver(found if final is begun else self._fill(final))
-        except CorruptionError:  # it would come again and again
+        except (CorruptionError, NotAStoreError):  # it would come again and again
             self._source.deliver(begun)
             raise
         except BaseException:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, ReadOnlyError
+from diskbuffer.errors import ClosedError, InputError, LockedError, ReadOnlyError
 
 if TYPE_CHECKING:
     from diskbuffer.gathering.store import GatheredStore
@@ -55,10 +55,9 @@ class Access:
             raise ClosedError(f"{self._path} was closed; open it again with ReplayBuffer({str(self._path)!r})")
 
     def check_in_place(self) -> None:
-        """Raise a CorruptionError where another store may be at the path of the one that is open."""
+        """Raise a NotAStoreError where another store may be at the path of the one that is open."""
         files = self._store.files if self._gathered is None else self._gathered.all_files
-        if not files.outermost().is_in_place():
-            raise CorruptionError(f"{self._path} was moved, removed or replaced since it was opened; open it again")
+        files.outermost().require_place()
 
     def recorder(self, call: str = "this") -> Recorder:
         """Return what records steps; a ReadOnlyError or LockedError, which names what was called, where this process may not."""

@@ -131,7 +131,7 @@ class OneStore:
             try:
                 with self.store.lock:
                     self.index = self._indexed(self.store)
-            except CorruptionError:
+            except (CorruptionError, NotAStoreError):
                 self._open()
         return self._signature() != before
 

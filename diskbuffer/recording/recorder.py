@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +27,7 @@ Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 32 * 1024**2  # bytes of a column that are recorded without looking whether Ctrl-C was pressed
+_LOOK_SECONDS = 1.0  # after which it is looked again whether the store is still at its path
 _OBSERVATION, _STEP, _IS_LAST, _CHECKSUM = range(4)  # roles of `recording.hpp`
 
 
@@ -62,6 +64,7 @@ class Recorder:
             FinalObservations(self._blocks, self._axes, layout.frame_stack) if layout.autoreset == SAME_STEP else None
         )
         self._is_single = False  # whether the native recorder expects single steps
+        self._look_at = 0.0
         self._is_told = False  # whether the caller says which steps start an episode
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 
@@ -76,6 +79,8 @@ class Recorder:
         """
         if self.cut_offs.due:
             self.cut_offs.warn_if_due()
+        if monotonic() >= self._look_at:
+            self._look()
         told = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
         self._is_told = told is not None
         if self._final_obs is not None:
@@ -140,15 +145,22 @@ class Recorder:
         stack = self._layout.frame_stack
         raise StackError(
             f"{what}: expected a rolling stack of {stack} frames, but next_obs is not obs moved on by one frame, so that they "
-            "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which "
-            "holds them whole"
+            "cannot be stored as single frames. If each observation is as it should be, make a store at another path with "
+            "frame_stack=1, which holds them whole"
         )
+
+    def _look(self) -> None:
+        """Raise a NotAStoreError where the store was moved or removed: what was added would be lost without a word."""
+        self.log.require_place()
+        self._look_at = monotonic() + _LOOK_SECONDS
 
     # Many steps
 
     def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, stream: int | None, new_episode: Any = None) -> int:
         """Record arrays of steps of one stream, or of all environments; return how many there were, as reset steps are none."""
         self.cut_offs.warn_if_due()
+        if monotonic() >= self._look_at:
+            self._look()
         envs = self._environments if stream is None and self._environments > 1 else None
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_steps(obs, next_obs, 1 if envs is None else envs)

@@ -227,6 +227,10 @@ class StreamLog:
             self._refuse_closed()
             self._sync()
 
+    def require_place(self) -> None:
+        """Raise a NotAStoreError where the store was moved, removed or replaced by another."""
+        self._store.durability.refuse_to_write_elsewhere()
+
     def _refuse_closed(self) -> None:
         if self._closing:
             raise ClosedError(f"{self._store.root} was closed; open it again")

@@ -95,9 +95,8 @@ class Following:
         return np.stack([self._table.column(name).astype(np.int64) for name in ("stream", "first_row", "sealed")])
 
     def refuse_another(self) -> None:
-        """Raise a CorruptionError where another store took the place of the one that was opened."""
-        if not self._files.is_in_place():
-            raise CorruptionError(f"{self._files.root} was moved, removed or replaced since it was opened; open it again")
+        """Raise an error where another store took the place of the one that was opened, or its own earlier state did."""
+        self._files.require_place()
         self._refuse_exchanged()
 
     def _refuse_exchanged(self) -> None:

@@ -135,7 +135,7 @@ def test_a_store_or_the_directory_may_be_taken_away(writers: list[Writer]) -> No
         for writer in writers:
             writer.buffer.close()
         writers[0].root.rename(writers[0].root.with_name("moved"))
-        with pytest.raises(db.errors.NotAStoreError, match="moved or removed"):
+        with pytest.raises(db.errors.NotAStoreError, match="moved, removed"):
             gathered.refresh()
     for writer in writers:
         writer.root = writer.root.with_name("moved")

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,9 @@ def test_tables_of_many_episodes_have_both_ends(tmp_path: Path) -> None:
                     episode = some_.find(int(row[0]))
                     assert row[1:4] == [str(v) for v in episode[:3]]
                     assert float(row[4]) == pytest.approx(episode.returns, rel=1e-4)
+            lines = [re.split("  +", line.strip()) for line in str(some_).splitlines()[2:]]
+            assert lines == [[unescape(cell) for cell in row if cell] for row in rows]
+        assert str(episodes[:0]) == "Episodes: 0, of 0 steps"
         assert checked(episodes[:0]._repr_html_()).text.split()[:2] == ["Episodes", "0,"]
 
 

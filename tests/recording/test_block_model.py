@@ -365,13 +365,21 @@ def test_that_the_reset_came_is_known_after_opening_again(tmp_path: Path, how: s
     assert db.check(path, progress=False).ok
 
 
-def test_what_ended_an_episode_may_come_as_tensors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["info", "infos"])
+def test_what_ended_an_episode_may_come_as_tensors(name: str, tmp_path: Path) -> None:
     columns = {"obs": db.Column((2,)), "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=2, autoreset="same_step") as buffer:
         obs = torch.arange(4.0).reshape(2, 2)
         over, not_over = torch.tensor([True, False]), torch.tensor([False, False])
-        buffer.add(obs, [0, 0], [0, 0], obs + 4, over, not_over, info={"final_obs": [torch.full((2,), 8.0), None]})
+        buffer.add(obs, [0, 0], [0, 0], obs + 4, over, not_over, **{name: {"final_obs": [torch.full((2,), 8.0), None]}})
         assert buffer.at(buffer.steps())["next_obs"].tolist() == [[8, 8], [6, 7]]
+
+
+def test_a_column_may_be_called_infos(tmp_path: Path) -> None:
+    columns = {"obs": db.Column(), "action": db.Column()}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, extra={"infos/x": db.Column()}) as buffer:
+        buffer.add(0, 0, 0, 1, True, False, infos={"x": 3})
+        assert buffer.at(buffer.steps())["infos"]["x"].tolist() == [3]
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 4)])

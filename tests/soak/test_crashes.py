@@ -360,7 +360,7 @@ def test_a_file_in_the_place_of_one_whose_sync_failed_can_be_synced(tmp_path: Pa
 
     monkeypatch.setattr(os, "fsync", fsync)
     files.close(files.create("file", 100, reserve=True))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="the disk is full"):
         files.sync("file")
     with pytest.raises(OSError, match="an earlier sync"):
         files.sync("file")
@@ -372,7 +372,7 @@ def test_a_file_in_the_place_of_one_whose_sync_failed_can_be_synced(tmp_path: Pa
 def test_what_gets_the_number_of_a_file_whose_sync_failed_can_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system gives the number of a file that was removed to the next that is made, whatever that is."""
     files, other, fails = Files(tmp_path / "one"), Files(tmp_path / "other"), True
-    real_stat, real_lstat, real_sync = os.fstat, os.lstat, os.fsync
+    real_stat, real_lstat, real_sync, by_path = os.fstat, os.lstat, os.fsync, os.stat
 
     def numbered(status: os.stat_result) -> os.stat_result:
         return os.stat_result((status[0], 7, *status[2:]))
@@ -386,6 +386,7 @@ def test_what_gets_the_number_of_a_file_whose_sync_failed_can_be_synced(tmp_path
         each.make_directory(".")
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "fstat", lambda fd: numbered(real_stat(fd)))
+    monkeypatch.setattr(os, "stat", lambda *args, **keywords: numbered(by_path(*args, **keywords)))
     monkeypatch.setattr(os, "lstat", lambda *args, **keywords: numbered(real_lstat(*args, **keywords)))
     other.close(other.create("file", 10, reserve=False))
     made: tuple[tuple[str, Callable[[], object]], ...] = (

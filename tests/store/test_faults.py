@@ -187,7 +187,7 @@ def test_an_error_of_the_disk_names_the_file(name: str, tmp_path: Path, monkeypa
         buffer.extend(obs=np.zeros(9), action=np.zeros(8), reward=np.zeros(8))
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fail)
-            with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/store/"):
+            with pytest.raises(db.errors.DiskFullError, match=f"the disk is full: no room for {tmp_path}/store/"):
                 buffer.columns.write("value", [0], np.ones(1))
 
 

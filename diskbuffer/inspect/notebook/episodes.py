@@ -1,4 +1,4 @@
-"""Many episodes in a notebook: a table of the first and the last."""
+"""Many episodes as a table of the first and the last: in a notebook, and as text."""
 
 from __future__ import annotations
 
@@ -9,16 +9,38 @@ from diskbuffer.plugin import EpisodeColumns, EpisodeReader
 
 _EACH_END = 5
 _HEAD = ("episode", "stream", "start", "length", "return", "ending", "tag")
+_GONE = "Where the return is nan, the episode was evicted since."
 
 
 def html(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Show episodes; reads the rewards of ten, however many there are."""
-    details = f"{len(episodes):,}, of {int(episodes.length.sum()):,} steps"
-    return page(title("Episodes", details), unless_it_fails(lambda: _ends(source, episodes)) if len(episodes) else "")
+    return page(title("Episodes", _counts(episodes)), unless_it_fails(lambda: _table(source, episodes)) if len(episodes) else "")
 
 
-def _ends(source: EpisodeReader, episodes: EpisodeColumns) -> str:
-    """Show the first and the last."""
+def text(source: EpisodeReader, episodes: EpisodeColumns) -> str:
+    """Write what `html` shows in lines."""
+    rows, gone = _ends(source, episodes) if len(episodes) else ([], False)
+    cells = [[_printable(str(value)) for value in row] for row in [_HEAD, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join([*map(str.rjust, row[:5], widths[:5]), *map(str.ljust, row[5:], widths[5:])]).rstrip() for row in cells]
+    return "\n".join([f"Episodes: {_counts(episodes)}", *(lines if rows else []), *[_GONE] * gone])
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _counts(episodes: EpisodeColumns) -> str:
+    return f"{len(episodes):,}, of {int(episodes.length.sum()):,} steps"
+
+
+def _table(source: EpisodeReader, episodes: EpisodeColumns) -> str:
+    rows, gone = _ends(source, episodes)
+    return table(rows, _HEAD) + (note(_GONE) if gone else "")
+
+
+def _ends(source: EpisodeReader, episodes: EpisodeColumns) -> tuple[list[tuple[object, ...]], bool]:
+    """Return the first and the last as rows of a table, and whether one of them was evicted."""
     n = len(episodes)
     numbers = np.arange(n) if n <= 2 * _EACH_END + 1 else np.r_[:_EACH_END, n - _EACH_END : n]
     some = episodes.some(numbers)
@@ -30,5 +52,4 @@ def _ends(source: EpisodeReader, episodes: EpisodeColumns) -> str:
         stream, start, length, ending, tag, id_ = some.one(at)
         sums = returns[at] if np.ndim(returns[at]) else float(returns[at])
         rows.append((id_, stream, start, f"{length:,}", brief(sums), ending, tag))
-    gone = bool(np.isnan(returns.reshape(len(some), -1)).all(1).any())
-    return table(rows, _HEAD) + (note("Where the return is nan, the episode was evicted since.") if gone else "")
+    return rows, bool(np.isnan(returns.reshape(len(some), -1)).all(1).any())

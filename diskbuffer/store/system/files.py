@@ -15,6 +15,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import stat
 import sys
 import time
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, DiskBufferError
+from diskbuffer.errors import CorruptionError, DiskBufferError, DiskFullError, NotAStoreError
 from diskbuffer.runtime.uncopied import Uncopied
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,7 +41,8 @@ _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 # Errors of a sync after which Linux takes data that it could not write for clean: the next sync succeeds without them.
-_DROPPED = {errno.EIO, errno.ENOSPC, errno.EDQUOT}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DROPPED = {errno.EIO, *_FULL}
 # What tells that there is nothing of a name any more.
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE}
 # What tells that a name stands for something else than it should: a link, a directory, a file in a directory's place, a socket.
@@ -162,6 +164,14 @@ class Files(Uncopied):
                 return False
             raise
 
+    def require_place(self) -> None:
+        """Raise a NotAStoreError where the directory was moved, removed or replaced: whatever is at its path is another."""
+        if not self.is_in_place():
+            raise NotAStoreError(
+                f"{self.root} was moved, removed or replaced since it was opened; nothing more is written there. Open the store "
+                "where it is now"
+            )
+
     def outermost(self) -> Files:
         """Return the files of the topmost directory, of which this is one below another."""
         return self if self._within is None else self._within[0].outermost()
@@ -220,10 +230,10 @@ class Files(Uncopied):
             else:
                 os.ftruncate(fd, size)
         except OSError as error:
-            error.filename = error.filename or str(self.root / name)
             os.close(fd)
             with contextlib.suppress(OSError):
                 self.remove(name)
+            _put_path(error, str(self.root / name))
             raise
         return fd
 
@@ -253,7 +263,7 @@ class Files(Uncopied):
             try:
                 n = os.pwrite(fd, view, offset)
             except OSError as error:
-                error.filename = error.filename or _name_of(fd)
+                _put_path(error, _name_of(fd))
                 raise
             view, offset = view[n:], offset + n
 
@@ -273,9 +283,9 @@ class Files(Uncopied):
                 raise OSError(errno.EIO, "an earlier sync of this file failed; open the store again, and check it")
             os.fsync(fd)
         except OSError as error:
-            error.filename = error.filename or str(self.root / name)
             if error.errno in _DROPPED and stat.S_ISREG(status.st_mode):
                 self._dropped.add(_number(status))
+            _put_path(error, str(self.root / name))
             raise
         finally:
             os.close(fd)
@@ -450,7 +460,7 @@ class Files(Uncopied):
                 try:
                     os.posix_fallocate(fd, 0, found)
                 except OSError as error:
-                    error.filename = str(self.root / name)
+                    _put_path(error, str(self.root / name))
                     raise
             return self.map_open(fd, found, writable=writable, random=random)
         finally:
@@ -489,7 +499,9 @@ class Files(Uncopied):
                     f"{self.root / name} is a link or a pipe, or a directory in a file's place, or is in one: a store has files "
                     "and directories of its own, and nothing else"
                 ) from error
-            error.filename = str(self.root / name)
+            if error.errno in _GONE and (outermost := self.outermost())._held:
+                outermost.require_place()
+            _put_path(error, str(self.root / name))
             raise
         finally:
             if opened >= 0:
@@ -520,6 +532,22 @@ class Files(Uncopied):
         return _FileMap(fd, size, writable, random)
 
 
+def _put_path(error: OSError, path: str | None) -> None:
+    """Put the path into an error of the system that is to be raised again; a DiskFullError in its place, where it is that."""
+    if error.errno in _FULL:  # no local variable has what is raised here, or it would live until garbage is collected
+        raise _disk_full(error.errno, path) from error
+    error.filename = path or error.filename
+
+
+def _disk_full(number: int | None, path: str | None) -> DiskFullError:
+    what = "the disk is full" if number == errno.ENOSPC else "the quota of the disk is used up"
+    found = DiskFullError(
+        f"{what}: no room for {path or 'a file'}. What was added before is kept. Free some space, and call again"
+    )
+    found.errno = number
+    return found
+
+
 def _number(status: os.stat_result) -> tuple[int, int]:
     """Return what a file is known by, whatever its name."""
     return status.st_dev, status.st_ino
@@ -531,6 +559,14 @@ def _name_of(fd: int) -> str | None:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return None
+
+
+def _why_no_memory() -> str:
+    """Say which limit a map has met."""
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if allowed != resource.RLIM_INFINITY:
+        return f"this process may have {allowed:,} bytes of address space (ulimit -v), and mapped files count towards it"
+    return "vm.max_map_count may be too small for what this process has open"
 
 
 def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
@@ -594,7 +630,7 @@ class _FileMap(Uncopied):
         address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
         if address in (None, ctypes.c_void_p(-1).value):
             number = ctypes.get_errno()
-            hint = "; vm.max_map_count may be too small for what this process has open" if number == errno.ENOMEM else ""
+            hint = f"; {_why_no_memory()}" if number == errno.ENOMEM else ""
             raise OSError(number, f"mmap: {os.strerror(number)}{hint}", _name_of(fd))
         self.address, self.size = int(address), size
         # What numpy makes of this keeps the map alive. A ctypes array would do, too, but leave a type behind for every size.

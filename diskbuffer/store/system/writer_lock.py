@@ -101,10 +101,11 @@ class WriterLock(Uncopied):
 
     def require_place(self) -> None:
         """Raise a NotAStoreError where the store was moved, removed or replaced since it was locked."""
+        self._files.require_place()
         if not self.is_in_place():
             raise NotAStoreError(
-                f"{self._files.root} was moved, removed or replaced while this buffer wrote to it; nothing more is written "
-                "there. Open the store where it is now"
+                f"{self._files.root} has not the lock any more that this buffer took; another process may write there. Open it "
+                "again"
             )
 
     def moved_to(self, files: Files) -> WriterLock:
