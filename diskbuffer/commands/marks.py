@@ -22,6 +22,6 @@ def marks(path: str, /, *, remove: str | None = None, json: Json = False) -> int
     names = diskbuffer.marks(path)
     if json:
         show_json(list(names))
-    elif remove is None and names:
-        show_lines(*names)
+    elif remove is None:
+        show_lines(*(names or ["There are no marks."]))
     return WELL

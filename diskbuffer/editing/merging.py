@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.plugin import either
+from diskbuffer.plugin import either, local_path
 
 StorePath = str | os.PathLike[str]
 
@@ -64,6 +65,9 @@ def merge(
     """
     if isinstance(stores, str | os.PathLike) or len(stores) < 2:
         raise InputError("give two or more stores to merge")
+    for store, times in Counter(local_path(store).resolve() for store in stores).items():
+        if times > 1:
+            raise InputError(f"{store} is given {times} times: its episodes would be in the new store as often")
     path = place_beside(new, *stores)
     with ExitStack() as stack:
         sources = [stack.enter_context(closing(StoreSource(store, None, some_columns(columns)))) for store in stores]

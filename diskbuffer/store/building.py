@@ -41,6 +41,7 @@ def is_there(root: Path) -> bool:
     try:
         with contextlib.suppress(FileNotFoundError):
             if not files.is_directory("zarr.json"):
+                _refuse_within_another(root)
                 return True
         names = set(files.names()) - _ALWAYS
     except FileNotFoundError:
@@ -56,11 +57,22 @@ def is_there(root: Path) -> bool:
     if names and not any(_INSIDE.fullmatch(name) for name in names):
         if files.exists(COPY):
             raise NotAStoreError(f"{root / GROUP} is missing; `diskbuffer check --repair` restores it from its copy, {COPY}")
+        stores = [name for name in sorted(names) if (root / name / SEGMENTS).is_dir()]
+        if stores:
+            one = root / stores[0]
+            raise NotAStoreError(f"{root} is no store, but a directory of stores; give the path of one, such as {one}")
         raise NotAStoreError(
             f"{root} is a directory with other things in it and no diskbuffer store; give the path of a store, "
             "or one where nothing is yet"
         )
     return False
+
+
+def _refuse_within_another(root: Path) -> None:
+    """Raise a NotAStoreError where a path is a column's."""
+    above = next((path for path in root.parents if (path / SEGMENTS).is_dir()), None)
+    if above is not None and not (root / SEGMENTS).is_dir():
+        raise NotAStoreError(f"{root} is inside of the store {above}; give that path")
 
 
 class _SyncedTogether(Files):

@@ -113,3 +113,5 @@ def test_stores_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     assert len(stores.episodes(tmp_path / "common")) == 2
     with pytest.raises(db.InputError, match="two or more stores"):
         editing.merge([one], tmp_path / "alone", progress=False)
+    with pytest.raises(db.InputError, match="one is given 2 times"):
+        editing.merge([one, tmp_path / "x" / ".." / "one"], tmp_path / "alone", progress=False)
