@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -36,7 +37,7 @@ def test_the_readmes_examples_run(code: str, tmp_path: Path, monkeypatch: pytest
 
 # Each page's examples run one after the other, as a reader runs them.
 PAGES = [
-    *(ROOT / "docs" / name for name in ("index.md", "tutorial.md", "adapters.md")),
+    *(ROOT / "docs" / name for name in ("index.md", "tutorial.md", "adapters.md", "readers.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
 
@@ -82,6 +83,16 @@ def test_the_recurrent_network_of_the_docs_does_not_run_over_padding(tmp_path: P
             for outputs, steps, there in zip(found, batch["steps"], mask, strict=True):
                 alone, _ = core(torch.from_numpy(obs[steps[there].numpy()])[None])  # the same steps, and nothing else
                 torch.testing.assert_close(outputs, alone[0, -4:])
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_the_reference_names_what_is_there(page: Path) -> None:
+    for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)$", page.read_text(), re.MULTILINE):
+        if kind == "module":
+            importlib.import_module(name)
+        else:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
 
 
 IN_A_READ_ONLY_SYSTEM = r"""
