@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import resource
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -159,4 +160,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -93,4 +94,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

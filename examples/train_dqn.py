@@ -148,24 +148,27 @@ def train(store: Path, steps: int, game: str, seed: int) -> None:
         updates_before, started, saved, shown = learner.updates, time.perf_counter(), time.perf_counter(), 0.0
         owed = 0.0
         with tqdm(total=goal, initial=done, unit=" steps", smoothing=0.1, mininterval=0.5) as bar:
-            while done < goal:
-                epsilon = max(0.05, 1 - done / EXPLORATION_STEPS)
-                added = explorer.step(learner.online, device, epsilon, buffer)
-                done += added
-                bar.update(added)
-                if len(buffer) >= LEARNING_STARTS:
-                    batches = batches or iter(loader)
-                    owed += added / STEPS_PER_UPDATE
-                    while owed >= 1:
-                        learner.update(next(batches))
-                        owed -= 1
-                now = time.perf_counter()
-                if now - shown > 1:
-                    shown = now
-                    bar.set_postfix(figures(buffer, explorer, loader.waited / (now - started)))
-                if now - saved > CHECKPOINT_SECONDS:
-                    saved = now
-                    learner.save(checkpoint, buffer)
+            try:
+                while done < goal:
+                    epsilon = max(0.05, 1 - done / EXPLORATION_STEPS)
+                    added = explorer.step(learner.online, device, epsilon, buffer)
+                    done += added
+                    bar.update(added)
+                    if len(buffer) >= LEARNING_STARTS:
+                        batches = batches or iter(loader)
+                        owed += added / STEPS_PER_UPDATE
+                        while owed >= 1:
+                            learner.update(next(batches))
+                            owed -= 1
+                    now = time.perf_counter()
+                    if now - shown > 1:
+                        shown = now
+                        bar.set_postfix(figures(buffer, explorer, loader.waited / (now - started)))
+                    if now - saved > CHECKPOINT_SECONDS:
+                        saved = now
+                        learner.save(checkpoint, buffer)
+            except KeyboardInterrupt:
+                print("\nInterrupted: the checkpoint is saved, and every step is kept.")
         seconds = time.perf_counter() - started
         learner.save(checkpoint, buffer)
         shown_last = figures(buffer, explorer, loader.waited / seconds)
@@ -207,4 +210,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

@@ -8,6 +8,7 @@ The only lines that differ from RLlib's usual script are those that name the buf
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import ray
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 
+import diskbuffer as db
 from diskbuffer.adapters.ray.rllib import DiskPrioritizedEpisodeReplayBuffer
 
 
@@ -75,4 +77,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

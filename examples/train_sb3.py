@@ -8,6 +8,7 @@ The only lines that differ from the library's usual script are the two that name
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack
 
+import diskbuffer as db
 from diskbuffer.adapters.sb3 import DiskReplayBuffer, DiskRolloutBuffer
 
 gymnasium.register_envs(ale_py)
@@ -80,4 +82,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

@@ -8,6 +8,7 @@ The line that differs from the library's usual script is the one that names the 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tianshou.env import DummyVectorEnv
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import nn
 
+import diskbuffer as db
 from diskbuffer.adapters.tianshou import DiskVectorReplayBuffer
 
 gymnasium.register_envs(ale_py)
@@ -111,4 +113,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

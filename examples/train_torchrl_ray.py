@@ -9,6 +9,7 @@ usual script are those that name the buffer.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import ray
@@ -82,4 +83,9 @@ def learn(loss: DQNLoss, shards: CollectorShards, optimizer: torch.optim.Optimiz
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -101,4 +102,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+    except db.LockedError as error:
+        sys.exit(str(error))

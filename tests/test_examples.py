@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,33 @@ def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     finally:
         torch.set_num_threads(threads)
+
+
+def test_an_example_whose_store_is_being_written_says_so_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["prioritized_dqn.py", "--store", str(tmp_path / "store")])
+    with (
+        db.ReplayBuffer(tmp_path / "store", columns={"obs": db.Column(), "action": db.Column()}),
+        pytest.raises(SystemExit, match="store is being written to by this process"),
+    ):
+        runpy.run_path(str(EXAMPLES / "prioritized_dqn.py"), run_name="__main__")
+
+
+@pytest.mark.nightly
+def test_the_demo_is_interrupted(tmp_path: Path) -> None:
+    """One line, a checkpoint, and no traceback."""
+    store = tmp_path / "store"
+    command = [sys.executable, str(EXAMPLES / "train_dqn.py"), "--store", str(store), "--steps", "1000000"]
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (store / "zarr.json").exists() or len(db.ReplayBuffer(store, mode="r")) < 1500:  # it learns by then
+        assert demo.poll() is None
+        time.sleep(0.2)
+    demo.send_signal(signal.SIGINT)
+    out, err = demo.communicate(timeout=300)
+    assert (demo.returncode, "Traceback" in err) == (0, False), err
+    assert "Interrupted: the checkpoint is saved, and every step is kept." in out
+    assert "and it goes on" in out
+    assert store.with_name("store.checkpoint.pt").exists()
+    assert len(db.ReplayBuffer(store, mode="r")) >= 1500
 
 
 @pytest.mark.nightly
