@@ -1,4 +1,4 @@
-"""A store's directory is removed while it is open: whatever is called says so, in the same words."""
+"""A store's directory is removed, or copied, while it is open: whatever is called says so, in the same words."""
 
 from __future__ import annotations
 
@@ -91,3 +91,18 @@ def test_whoever_adds_is_told_within_a_second_and_nothing_is_added(
     assert len(buffer) == 4
     with pytest.raises(db.errors.NotAStoreError, match=SAYS):
         buffer.close()
+
+
+def test_a_copy_that_was_made_while_the_store_was_written_to_names_snapshots(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS["vectors"]) as buffer:
+        extend(buffer, 100)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        extend(buffer, 100)
+        for part in ("row_checksum", "_segments"):  # of another moment than the rest
+            shutil.rmtree(tmp_path / "copy" / part)
+            shutil.copytree(tmp_path / "store" / part, tmp_path / "copy" / part)
+    with pytest.raises(
+        db.CorruptionError,
+        match=r"If it was copied while a buffer wrote to it, take a snapshot instead: `diskbuffer snapshot PATH TO`",
+    ):
+        db.ReplayBuffer(tmp_path / "copy")

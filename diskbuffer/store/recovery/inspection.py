@@ -15,6 +15,7 @@ from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
+from diskbuffer.store.segments.table import COPIED
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Map
 
@@ -230,6 +231,7 @@ class Inspected:
             f"{store.root}: row {position} of stream {self.stream} (step {position * layout.streams + self.stream}) is not as it "
             f"was written: one of the columns {columns}, or their checksum in "
             f"{store.root / layout.data_file(CHECKSUM, self.slot)}, was damaged. `diskbuffer check --repair` goes on without it"
+            f"{COPIED}"
         )
 
 

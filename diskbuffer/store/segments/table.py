@@ -19,6 +19,7 @@ Bools = npt.NDArray[np.bool_]
 Any_ = npt.NDArray[Any]
 
 _LENGTH, _BEFORE, _LEFT, _SEALED = 1, 2, 3, 4  # what is hashed
+COPIED = ". If it was copied while a buffer wrote to it, take a snapshot instead: `diskbuffer snapshot PATH TO`"
 NEVER, UNCHECKED = 0, 1  # in place of the checksum of a derived column's file: there is none; it may have changed since
 
 
@@ -278,7 +279,7 @@ class SegmentTable:
         for slot in np.flatnonzero(damaged | impossible)[:1]:
             raise CorruptionError(
                 f"{where}: the entry of slot {slot} is damaged: {self.length(int(slot))} rows from {first[slot]} of stream "
-                f"{stream[slot]}; `diskbuffer check --repair` saves what can be saved"
+                f"{stream[slot]}; `diskbuffer check --repair` saves what can be saved{COPIED}"
             )
         used = np.flatnonzero(length > 0).astype(np.int64)
         used = used[np.lexsort((first[used], stream[used]))]
@@ -287,7 +288,7 @@ class SegmentTable:
             begin = int(first[used[at]] + length[used[at]])
             raise CorruptionError(
                 f"{where}: after slot {used[at]}, rows {begin} to {first[used[at + 1]] - 1} of stream {stream[used[at]]} are "
-                "missing, or there twice; `diskbuffer check --repair` goes on without them"
+                f"missing, or there twice; `diskbuffer check --repair` goes on without them{COPIED}"
             )
         return np.split(used, np.searchsorted(stream[used], np.arange(1, self._layout.streams)))
 
