@@ -332,6 +332,20 @@ def test_misuse_is_told(tmp_path: Path) -> None:
             DiskReplayBuffer(50, path=tmp_path / "other", stack_num=stack_num)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "DiskVectorReplayBuffer needs path="),
+        ({"path": "store", "stack_nun": 4}, "DiskVectorReplayBuffer takes no stack_nun=; it takes path, .*stack_num"),
+        ({"path": "store", "total_size": 0}, "total_size must be an integer of at least 1, found 0"),
+        ({"path": "store", "buffer_num": 0}, "buffer_num must be an integer of at least 1, found 0"),
+    ],
+)
+def test_arguments_that_are_not_tianshous_are_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(db.InputError, match=says):
+        DiskVectorReplayBuffer(**{"total_size": 40, "buffer_num": 2, **arguments})
+
+
 KILLED = """
 import sys
 import threading

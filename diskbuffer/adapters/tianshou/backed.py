@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from typing import Any, NoReturn
 
@@ -39,6 +40,21 @@ class InMemory:
         super().__setattr__(name, value)
 
 
+def _check(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an InputError where arguments are not Tianshou's, which ignores those that it does not know, or a size is below 1."""
+    takes: dict[str, None] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("tianshou.") and "__init__" in vars(base):
+            own = inspect.signature(base.__init__)  # type: ignore[misc]
+            named = [name for name, one in own.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+            takes |= dict.fromkeys(named[1:])
+    if strange := kwargs.keys() - takes.keys():
+        raise InputError(f"{cls.__name__} takes no {min(strange)}=; it takes path, threads, segment_rows, {', '.join(takes)}")
+    for name, value in own.bind_partial(None, *args, **kwargs).arguments.items():
+        if name in ("size", "total_size", "buffer_num"):
+            integer(name, value)
+
+
 class StoreBacked:
     """What Tianshou's classes do with memory, done with a store; the drawing is theirs."""
 
@@ -56,11 +72,14 @@ class StoreBacked:
     def __init__(
         self,
         *args: Any,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] = "",
         threads: int | None = None,
         segment_rows: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if not path:
+            raise InputError(f"{type(self).__name__} needs path=, the directory of its store", option="path")
+        _check(type(self), args, kwargs)
         super().__init__(*args, **kwargs)
         n_envs, stack_num = len(self._rings()), integer("stack_num", self.stack_num)
         self.stored = Stored(path, self.maxsize // n_envs, n_envs, stack_num, threads=threads, segment_rows=segment_rows)

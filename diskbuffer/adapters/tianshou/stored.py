@@ -53,8 +53,9 @@ class Stored(SharedStore):
         ours = SLOT in opened.columns and opened.columns["reward"].np_dtype == np.float64  # and not TorchRL's
         if not ours or opened.capacity != self.size * self.n_envs:
             raise SchemaError(
-                f"{self.path} keeps {opened.capacity} steps in the columns {list(opened.columns)}, and a buffer of "
-                f"{self.size * self.n_envs} steps is asked for; give another path, or what it was made with"
+                f"the store at {self.path} is another than was asked for: it has a capacity of {opened.capacity} steps and the "
+                f"columns {', '.join(opened.columns)}, and {self.size * self.n_envs} steps were asked for. Give another path, or "
+                "what it was made with"
             )
         self._extra = {path: column for path, column in opened.columns.items() if path.split("/")[0] in EXTRA}
         there = np.minimum(opened.counts()[0], self.size)
