@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,29 +32,12 @@ GOALS, GOAL_STEPS = 8, 50_000
 MANY, ROOM = 64, 1_000_000
 EXTENDED = 1_000
 
-STEPS = {"PPO": 8_192, "A2C": 5_000, "DQN": 10_000, "TD3 and hindsight": 1_500}  # of whole trainings
-
 
 class Buffer:
-    """A library's buffer, its own or ours, that is full of steps and gets more of them.
+    """A library's buffer, ours or its own by name, that is full of steps and gets more of them.
 
-    Observations go on from step to step, in episodes of `EPISODE`, and come again and again: they are in the CPU's cache, as an
-    environment leaves them.
-
-    Parameters
-    ----------
-    of : str
-        "ours", or the library's own, by name.
-    transitions : Transitions
-        The observations, of all environments in turn.
-    environments : int
-        How many of them.
-    filled : int
-        Steps that it has before it is measured.
-    room : int
-        Steps that it has room for.
-    directory : Path
-        Where it may write.
+    Observations of all environments, in turn, make episodes of `EPISODE` steps that come again and again: they are in the CPU's
+    cache, as an environment leaves them. The buffer has room for `room` steps, and `filled` of them before it is measured.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("own",)
@@ -72,6 +55,9 @@ class Buffer:
         self._make(of, room, directory)
         self._fill(filled)
 
+    def _make(self, of: str, room: int, directory: Path) -> None:
+        raise NotImplementedError
+
     def _fill(self, filled: int) -> None:
         for _ in range(filled // self._environments):
             self._next()
@@ -79,9 +65,6 @@ class Buffer:
     def _next(self) -> None:
         k, self._at = self._at, (self._at + 1) % EPISODE
         self._step(k, self._ends if self._at == 0 else self._flags)
-
-    def _make(self, of: str, room: int, directory: Path) -> None:
-        raise NotImplementedError
 
     def _step(self, k: int, ends: Any) -> None:
         """Add step `k` of all environments."""
@@ -99,6 +82,11 @@ class Buffer:
         """Add `ADDED` steps, one by one."""
         for _ in range(ADDED):
             self._next()
+
+    def close(self) -> None:
+        """Close the store, if there is one."""
+        if hasattr(self._buffer, "stored"):
+            self._buffer.stored.close()
 
 
 class StableBaselines3(Buffer):
@@ -171,25 +159,21 @@ class Tianshou(Buffer):
 
         from diskbuffer.adapters.tianshou import DiskReplayBuffer, DiskVectorReplayBuffer
 
-        pixels = self._transitions.frames.dtype == np.uint8
+        pixels, many = self._transitions.frames.ndim > 2, self._environments > 1
         options: dict[str, Any] = {"stack_num": STACK, "ignore_obs_next": True} if pixels else {}
-        one: Any = ReplayBuffer
-        several: Any = VectorReplayBuffer
+        makes: tuple[Any, Any] = ReplayBuffer, VectorReplayBuffer
         if of == "ours":
-            options["path"], one, several = directory / "store", DiskReplayBuffer, DiskVectorReplayBuffer
-        single = self._environments == 1
-        self._buffer = one(room, **options) if single else several(room, self._environments, **options)
-        self._places: dict[str, Any] = {} if single else {"buffer_ids": np.arange(self._environments)}
+            options["path"], makes = directory / "store", (DiskReplayBuffer, DiskVectorReplayBuffer)
+        self._buffer = makes[many](room, *([self._environments] if many else []), **options)
+        self._places: dict[str, Any] = {"buffer_ids": np.arange(self._environments)} if many else {}
 
     def _step(self, k: int, ends: Any) -> None:
         from tianshou.data import Batch
 
-        infos: Any = np.array([{}] * self._environments)
-        given: Any = (self._obs[k], self._action, self._reward, ends, self._flags, self._obs[k + 1], infos)
-        given = given if self._places else (each[0] for each in given)
-        obs, act, rew, terminated, truncated, obs_next, info = given
-        step = {"obs": obs, "act": act, "rew": rew, "terminated": terminated, "truncated": truncated}
-        self._buffer.add(Batch(**step, obs_next=obs_next, info=info), **self._places)
+        step: dict[str, Any] = {"obs": self._obs[k], "obs_next": self._obs[k + 1], "act": self._action, "rew": self._reward}
+        step |= {"terminated": ends, "truncated": self._flags, "info": np.array([{}] * self._environments)}
+        step = step if self._places else {name: values[0] for name, values in step.items()}
+        self._buffer.add(Batch(**step), **self._places)
 
 
 class Hindsight(StableBaselines3):
@@ -234,20 +218,19 @@ def compare(report: Report, what: str, of: dict[str, Worker], method: str, *argu
     report.row(what, ratio(times[best], times["ours"]), "x", at_least=at_least)
 
 
-def all_of(report: Report, library: str, kind: str, n: int, environments: int, directory: Path, room: int | None = None) -> None:
-    """Compare `sample` and `add` of one library's buffers, for one kind of observation.
+def all_of(report: Report, directory: Path, library: str, kind: str, environments: int, n: int, room: int | None = None) -> None:
+    """Compare `sample` and `add` of one library's buffers with `n` steps each.
 
     `room` is for how many steps ours is made, where the library's own has no RAM for as many.
     """
     make, pixels = LIBRARIES[library], kind == "frames"
     stack = STACK if pixels and library != "Tianshou" else 1  # which stacks single frames itself
-    rooms = dict.fromkeys(("ours", *make.kinds), max(n, 10_000 if pixels else 100_000))
-    rooms["ours"] = room or rooms["ours"]
-    made = KINDS["ale" if pixels else "vectors of 4"].make(n + 1, 0)
-    transitions = Transitions.save(made, directory / "frames.npy", stack)
+    made = KINDS["ale" if pixels else kind].make(n + 1, 0)
+    transitions, least = Transitions.save(made, directory / "frames.npy", stack), max(n, 10_000 if pixels else 100_000)
     of: dict[str, Worker] = {}
-    for name, steps in rooms.items():
-        of[name] = Worker(make, name, transitions, environments, n, steps, Path(tempfile.mkdtemp(dir=directory)))
+    for name in ("ours", *make.kinds):
+        size, own = (room if name == "ours" and room else least), Path(tempfile.mkdtemp(dir=directory))
+        of[name] = Worker(make, name, transitions, environments, n, size, own)
     with started(of):
         what = f"{library}, {kind}" + (f" of {environments} environments" if environments > 1 else "")
         for size, at_least in ((32, 1.2 if pixels else 0.8), (256, 2.0 if pixels else 1.0)):
@@ -261,19 +244,19 @@ def vectors(report: Report, directory: Path) -> None:
     """Vectors of 4 floats, of one environment and of eight."""
     for library in LIBRARIES:
         for environments in (1, 8) if library != "TorchRL" else (1,):
-            all_of(report, library, "vectors of 4", 5_000 if report.quick else 20_000, environments, directory)
+            all_of(report, directory, library, "vectors of 4", environments, 5_000 if report.quick else 20_000)
 
 
 def pixels(report: Report, directory: Path) -> None:
     """Stacks of four frames."""
     for library in LIBRARIES:
-        all_of(report, library, "frames", 4_000 if report.quick else 12_000, 1, directory)
+        all_of(report, directory, library, "frames", 1, 4_000 if report.quick else 12_000)
 
 
 def many(report: Report, directory: Path) -> None:
     """Stacks of four frames, of 64 environments, in a buffer for a million steps."""
     of = 8 if report.quick else MANY
-    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, ROOM)
+    all_of(report, directory, "Stable-Baselines3", "frames", of, (EPISODE + 1) * of + STACK, ROOM)
 
 
 def goals(report: Report, directory: Path) -> None:
@@ -319,36 +302,46 @@ def learning(report: Report, directory: Path) -> None:
     report.row("Stable-Baselines3: steps a second of DQN.learn, against its own", speed, "x", at_least=0.95)
 
 
+class Training(NamedTuple):
+    """What is trained for how long, and with what options."""
+
+    policy: str
+    steps: int
+    options: dict[str, Any]
+
+
+TRAININGS = {
+    "PPO": Training("MlpPolicy", 8_192, {}),
+    "A2C": Training("MlpPolicy", 5_000, {}),
+    "DQN": Training("MlpPolicy", 10_000, {"buffer_size": 50_000, "learning_starts": 500}),
+    "TD3 and hindsight": Training(
+        "MultiInputPolicy", 1_500, {"buffer_size": 50_000, "learning_starts": 200, "policy_kwargs": {"net_arch": [64]}}
+    ),
+}
+
+
 def whole_training(algorithm: str, of: str, steps: int, directory: Path) -> float:
     """Train once; return the seconds of `model.learn`, after a first training that compiles and warms up."""
     import stable_baselines3
     import torch
-    from stable_baselines3 import HerReplayBuffer
     from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
     from stable_baselines3.common.envs import BitFlippingEnv
 
-    from diskbuffer.adapters.sb3 import DiskHerReplayBuffer, DiskReplayBuffer, DiskRolloutBuffer
+    from diskbuffer.adapters import sb3
 
     torch.set_num_threads(1)
-    off_policy = {"buffer_size": 50_000}
-    how: dict[str, tuple[str, type, type, dict[str, Any]]] = {
-        "PPO": ("rollout", RolloutBuffer, DiskRolloutBuffer, {}),
-        "A2C": ("rollout", RolloutBuffer, DiskRolloutBuffer, {}),
-        "DQN": ("replay", ReplayBuffer, DiskReplayBuffer, {**off_policy, "learning_starts": 500}),
-        "TD3 and hindsight": (
-            *("replay", HerReplayBuffer, DiskHerReplayBuffer),
-            {**off_policy, "learning_starts": 200, "policy_kwargs": {"net_arch": [64]}},
-        ),
-    }
-    kind, own, ours, options = how[algorithm]
-    goals = algorithm.startswith("TD3")
+    kind, own, ours = {
+        "DQN": ("replay", ReplayBuffer, sb3.DiskReplayBuffer),
+        "TD3 and hindsight": ("replay", stable_baselines3.HerReplayBuffer, sb3.DiskHerReplayBuffer),
+    }.get(algorithm, ("rollout", RolloutBuffer, sb3.DiskRolloutBuffer))
+    about, make = TRAININGS[algorithm], getattr(stable_baselines3, algorithm.split()[0])
 
     def train(name: str, steps: int) -> float:
-        kept: dict[str, Any] = {f"{kind}_buffer_class": ours if of == "ours" else own}
-        kept |= {f"{kind}_buffer_kwargs": {"path": directory / name} if of == "ours" else {}}
-        env: Any = BitFlippingEnv(n_bits=GOALS, continuous=True) if goals else "CartPole-v1"
-        policy, make = ("MultiInputPolicy" if goals else "MlpPolicy"), getattr(stable_baselines3, algorithm.split()[0])
-        model = make(policy, env, seed=0, device="cpu", **options, **kept)
+        env = BitFlippingEnv(n_bits=GOALS, continuous=True) if about.policy == "MultiInputPolicy" else "CartPole-v1"
+        kept: dict[str, Any] = {f"{kind}_buffer_class": own}
+        if of == "ours":
+            kept = {f"{kind}_buffer_class": ours, f"{kind}_buffer_kwargs": {"path": directory / name}}
+        model = make(about.policy, env, seed=0, device="cpu", **about.options, **kept)
         begin = time.perf_counter()
         model.learn(steps)
         return time.perf_counter() - begin
@@ -359,12 +352,11 @@ def whole_training(algorithm: str, of: str, steps: int, directory: Path) -> floa
 
 def training(report: Report, directory: Path) -> None:
     """Compare whole trainings, in turn."""
-    for algorithm, steps in STEPS.items():
-        times: dict[str, list[float]] = {"own": [], "ours": []}
+    for algorithm, about in TRAININGS.items():
+        steps, times = about.steps // (3 if report.quick else 1), {"own": list[float](), "ours": list[float]()}
         for _ in range(2 if report.quick else 5):
             for of, taken in times.items():
-                own = Path(tempfile.mkdtemp(dir=directory))
-                taken.append(alone(whole_training, algorithm, of, steps // (3 if report.quick else 1), own))
+                taken.append(alone(whole_training, algorithm, of, steps, Path(tempfile.mkdtemp(dir=directory))))
         what = f"Stable-Baselines3, whole training with {algorithm}"
         for of, taken in times.items():
             report.times(f"{what}: {of}", taken, 1.0, "s")

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import Distribution, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,8 +64,12 @@ def ratio(a: Sequence[float], b: Sequence[float], each: int = 1) -> Ratio:
     """Return a's time over b's, each the median of a round's calls. Where one took part in fewer rounds, those count."""
     one, other = (np.median(np.reshape(seconds, (-1, each)), axis=1) for seconds in (a, b))
     n = min(len(one), len(other))
-    low, median, high = (float(np.quantile(one[:n] / other[:n], q)) for q in (0.25, 0.5, 0.75))
+    low, median, high = _quartiles(one[:n] / other[:n])
     return Ratio(median, low, high, n)
+
+
+def _quartiles(values: Any) -> list[float]:
+    return [float(value) for value in np.quantile(values, (0.25, 0.5, 0.75))]
 
 
 def anonymous() -> int:
@@ -85,20 +89,15 @@ def settled() -> int:
 class Report:
     """Collect times, and rows with their targets; print them, and write them as JSON.
 
-    Attributes
-    ----------
-    quick : bool
-        Whether a few rounds of a part of the data are enough.
-    seed : int
-        Of everything random.
-    options : Namespace
-        All that the command was given.
+    `seed` is of everything random; with `quick` a few rounds of a part of the data are enough; `options` are all that the command
+    was given.
     """
 
     def __init__(self, name: str, seed: int = 0, *, quick: bool = False, options: argparse.Namespace | None = None) -> None:
         self.quick, self.seed, self.options = quick, seed, options or argparse.Namespace()
         self._data: dict[str, Any] = {"benchmark": name, "quick": quick, "seed": seed, "machine": _machine()}
-        self._data |= {"versions": _versions(), "left_out": {}, "times": {}, "rows": []}
+        installed = {package: version(package) for package in PACKAGES if list(Distribution.discover(name=package))}
+        self._data |= {"versions": installed, "left_out": {}, "times": {}, "rows": []}
         self._begun, self._busy = time.monotonic(), [os.getloadavg()[0]]
 
     def left_out(self, what: str, why: str) -> None:
@@ -109,10 +108,9 @@ class Report:
 
     def times(self, name: str, seconds: Sequence[float], unit: float = 1e3, label: str = "ms") -> None:
         """Note the times of one competitor, in milliseconds or another unit."""
-        low, median, high = (round(float(np.quantile(seconds, q)) * unit, 4) for q in (0.25, 0.5, 0.75))
+        low, median, high = (round(value * unit, 4) for value in _quartiles(seconds))
         self._data["times"][name] = {"unit": label, "median": median, "p25": low, "p75": high, "n": len(seconds)}
-        print(f"  {name:<58} {median:10.3f} {label}   ({low:.3f} to {high:.3f})", flush=True)
-        self._busy.append(os.getloadavg()[0])
+        self._tell(f"  {name:<58} {median:10.3f} {label}   ({low:.3f} to {high:.3f})")
 
     def row(
         self, what: str, value: float | Ratio, unit: str, *, at_least: float | None = None, at_most: float | None = None
@@ -127,8 +125,10 @@ class Report:
             row |= {"low": round(value.low, 4), "high": round(value.high, 4), "n": value.n}
             spread = f" ({found.low:.3f} to {found.high:.3f})"
         self._data["rows"].append(row)
-        verdict = "ok  " if met else "MISS"
-        print(f"{verdict} {what:<68} {found.median:9.3f}{spread} {unit:<6} (target: {target})", flush=True)
+        self._tell(f"{'ok  ' if met else 'MISS'} {what:<68} {found.median:9.3f}{spread} {unit:<6} (target: {target})")
+
+    def _tell(self, line: str) -> None:
+        print(line, flush=True)
         self._busy.append(os.getloadavg()[0])
 
     def write(self, path: Path | None, *, keep: bool = False) -> None:
@@ -175,16 +175,6 @@ def run(name: str, parts: Mapping[str, Part], options: argparse.ArgumentParser) 
         report.write(args.json, keep=len(chosen) < len(parts))
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def _machine() -> dict[str, Any]:
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
@@ -193,21 +183,19 @@ def _machine() -> dict[str, Any]:
         "processor": names[0] if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "disk": _disk(Path(tempfile.gettempdir())),
+        "disk": _disk(Path(tempfile.gettempdir()).resolve()),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
     }
 
 
 def _disk(path: Path) -> str:
-    """Return what kind of disk holds a path: its file system, and whether it rotates, where the system tells."""
-    mounted = [each for each in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(each.mountpoint)]
-    system = max(mounted, key=lambda each: len(each.mountpoint)).fstype if mounted else "unknown file system"
-    number = path.stat().st_dev
-    block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-    for queue in (block / "queue", block.resolve().parent / "queue"):
-        if (queue / "rotational").exists():
-            if queue.resolve().parent.name.startswith(("vd", "xvd")):
-                return f"{system}, virtual"  # which calls itself rotating, whatever is below
-            return f"{system}, {'rotating' if (queue / 'rotational').read_text().strip() == '1' else 'solid state'}"
-    return f"{system}, in memory" if system == "tmpfs" else system
+    """Return a path's file system, and what kind of disk holds it, as far as the system tells."""
+    mounted = [each for each in psutil.disk_partitions(all=True) if path.is_relative_to(each.mountpoint)]
+    there = max(mounted, key=lambda each: len(each.mountpoint), default=None)
+    if there is None:
+        return "unknown file system"
+    if there.fstype == "tmpfs":
+        return "tmpfs, in memory"
+    virtual = Path(there.device).name.startswith(("vd", "xvd"))
+    return f"{there.fstype}, virtual" if virtual else there.fstype

@@ -34,7 +34,7 @@ QUESTIONS = (
     Question("Sequences and priorities?", "(sequences|prioritized): "),
     Question("Slices through TorchRL's buffers?", "slices: .*(extend|memory)", across=True),
     Question("How fast is adding?", "writing: .*(add|import)"),
-    Question("How much memory and disk?", "(adapters|writing|scale|reverb|ray_buffers): .*([Mm]emory(?! that)|RAM|on disk)"),
+    Question("How much memory and disk?", "(adapters|writing|scale|reverb|ray_buffers): .*([Mm]emory|RAM|on disk)"),
     Question("What grows with the store, and what does opening take?", "(scale|writing): "),
     Question("In other libraries: times as fast as their own buffers?", "adapters: .*: (sample|add|extend)", across=True),
     Question("Whole trainings?", "adapters: |ray_buffers: RLlib"),
@@ -52,13 +52,7 @@ NOT_HERE = (  # who is not measured, and why
 
 
 def read(place: Path) -> list[Figures]:
-    """Return the figures of a directory's files.
-
-    Raises
-    ------
-    FileNotFoundError
-        There are none.
-    """
+    """Return the figures of a directory's files."""
     found: list[Figures] = [json.loads(path.read_text()) for path in sorted(place.glob("*.json"))]
     if not found:
         raise FileNotFoundError(f"there are no figures in {place}: run `make bench`")

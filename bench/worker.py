@@ -6,10 +6,9 @@ import contextlib
 import logging
 import multiprocessing
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,75 +17,45 @@ import numpy as np
 PAUSE = 0.005  # seconds between turns: until threads that wait in a loop have gone to sleep
 SLOW, FEW = 10, 3  # who takes so many times as long as the fastest has so many turns, and no more
 
-
-class WorkerError(RuntimeError):
-    """What was asked of a worker failed there; its traceback is the message."""
+_made: Any = None  # a worker's object, in its process
 
 
 class Worker:
-    """A process that makes an object and calls its methods.
+    """A process that makes an object, with `make` and its arguments, and calls its methods.
 
-    Parameters
-    ----------
-    make : callable
-        Called there, with `arguments`; a class, say. It begins at once, beside the caller: see `ready`.
+    It begins at once, beside the caller: see `ready`. Errors are raised here as they were there.
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._process.start()
-        theirs.close()
-        self._ready = False
+        self._process = _process()
+        self._making = self._process.submit(_make, make, arguments)
 
     def ready(self) -> None:
-        """Wait until it has made its object.
+        """Wait until it has made its object."""
+        self._making.result()
 
-        Raises
-        ------
-        WorkerError
-            It could not.
-        """
-        if not self._ready:
-            self._answer()
-            self._ready = True
+    def begin(self, method: str, *arguments: Any) -> Future[Any]:
+        """Call a method, without waiting for what it returns."""
+        self.ready()
+        return self._process.submit(_call, method, arguments)
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Return what a method returns."""
-        return self._do("ask", method, arguments)
+        return self.begin(method, *arguments).result()
 
     def time(self, method: str, *arguments: Any, calls: int, seconds: float) -> float:
         """Return the seconds of one call: the median of several, fewer once they took longer than `seconds`.
 
         Where the object `prefetches` it is the mean: with work between the calls no single call tells what one costs.
         """
-        taken: float = self._do("time", method, arguments, calls, seconds)
-        return taken
-
-    def _do(self, *request: Any) -> Any:
         self.ready()
-        self._pipe.send(request)
-        return self._answer()
-
-    def _answer(self) -> Any:
-        try:
-            failed, answer = self._pipe.recv()
-        except EOFError as error:
-            raise WorkerError("the process has died") from error
-        if failed:
-            raise WorkerError(answer)
-        return answer
+        return self._process.submit(_time, method, arguments, calls, seconds).result()
 
     def close(self) -> None:
-        """End the process."""
-        self._pipe.close()
-        self._process.join(10)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        """Close the object, if it can be, and end the process."""
+        if self._making.exception() is None:
+            self._process.submit(_close)
+        self._process.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -107,60 +76,51 @@ def started(workers: dict[str, Worker]) -> Iterator[dict[str, Worker]]:
             worker.close()
 
 
-def alone(make: Callable[..., Any], *arguments: Any) -> Any:
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in a process of its own; return what it returns."""
-    with Worker(_Call, make, arguments) as worker:
-        return worker.ask("call")
+    with _process() as process:
+        return process.submit(function, *arguments).result()
 
 
-class _Call:
-    def __init__(self, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        self._make, self._arguments = make, arguments
-
-    def call(self) -> Any:
-        return self._make(*self._arguments)
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _be_quiet)
 
 
-def _serve(pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """Make the object, then answer requests until there are no more."""
+def _be_quiet() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    try:
-        made = make(*arguments)
-    except BaseException:  # noqa: BLE001  told to who asked
-        pipe.send((True, traceback.format_exc()))
-        return
-    pipe.send((False, None))
-    while True:
-        try:
-            what, method, given, *rest = pipe.recv()
-        except (EOFError, OSError):
-            break
-        try:
-            call = getattr(made, method)
-            answer = call(*given) if what == "ask" else _timed(call, given, *rest, loop=getattr(made, "prefetches", False))
-            pipe.send((False, answer))
-        except BaseException:  # noqa: BLE001  told to who asked
-            pipe.send((True, traceback.format_exc()))
-    if hasattr(made, "close"):
-        made.close()
 
 
-def _timed(call: Callable[..., Any], given: Sequence[Any], calls: int, seconds: float, *, loop: bool) -> float:
+def _make(make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    global _made
+    _made = make(*arguments)
+
+
+def _call(method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_made, method)(*arguments)
+
+
+def _close() -> None:
+    if hasattr(_made, "close"):
+        _made.close()
+
+
+def _time(method: str, arguments: tuple[Any, ...], calls: int, seconds: float) -> float:
     """Time calls in a row, after some that bring back what the others' turns have driven out of the caches."""
+    call = getattr(_made, method)
     first = time.perf_counter()
     for _ in range(max(2, calls // 4)):
-        result = call(*given)
+        result = call(*arguments)
         if time.perf_counter() - first > seconds / 4:
             break
     taken: list[float] = []
     first = time.perf_counter()
     while len(taken) < calls and (not taken or time.perf_counter() - first < seconds):
         begin = time.perf_counter()
-        result = call(*given)
+        result = call(*arguments)
         taken.append(time.perf_counter() - begin)
         del result
-    return float(np.mean(taken) if loop else np.median(taken))
+    return float(np.mean(taken) if getattr(_made, "prefetches", False) else np.median(taken))
 
 
 def in_turns(
