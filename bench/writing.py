@@ -3,7 +3,7 @@
     python -m bench.writing [--only vectors] --json FILE
 
 SB3's buffer is written to where it was written before, so that it does not pay for fresh memory; so are we, where segments
-are evicted. Blocks of calls are timed, compression, files and eviction included.
+are evicted. Each buffer is in a process of its own. Blocks of calls are timed, compression, files and eviction included.
 """
 
 from __future__ import annotations
@@ -13,114 +13,86 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import diskbuffer as db
-from bench.frames import COLUMNS, Frames, fill, frames, million
-from bench.measure import Part, Report, anonymous, in_turn, parser, ratio, run
+from bench.frames import COLUMNS, fill, frames, million
+from bench.measure import Part, Report, anonymous, parser, ratio, run
 from bench.worker import Worker, alone, in_turns, started
 
-BLOCK = 512  # long enough that what is packed beside a block falls into it, not into the next competitor's
+BLOCK = 4096  # steps of all environments together, in a turn: what is packed beside them falls into it
 HOT = 2048  # frames, 14 MB, that are added over and over: an environment leaves its frames in the cache
-MANY = 16
-ENVIRONMENTS, STEPS = (1, 4, 16, 64), 4_096  # steps of all of them together, in a turn
+STACK, MANY, ENVIRONMENTS = 4, 16, (1, 4, 16, 64)
 
 
-def sb3_buffer(capacity: int, shape: tuple[int, ...], dtype: Any, n_envs: int = 1) -> Callable[..., None]:
-    """Return what adds an observation, and the next one, of each environment to a buffer of Stable-Baselines3's."""
-    from gymnasium import spaces
-    from stable_baselines3.common.buffers import ReplayBuffer
+class Adding:
+    """Adds steps of several environments to our buffer or to SB3's; where observations begin again, an episode is cut off."""
 
-    buffer: Any = ReplayBuffer(capacity, spaces.Box(0, 255, shape, dtype), spaces.Discrete(6), device="cpu", n_envs=n_envs)
-    rest: tuple[Any, ...] = (np.zeros(n_envs, np.int64), np.zeros(n_envs, np.float32), np.zeros(n_envs, np.bool_))
-    infos: list[dict[str, Any]] = [{} for _ in range(n_envs)]
-    return lambda obs, next_obs: buffer.add(obs, next_obs, *rest, infos)
+    def __init__(self, of: str, kind: str, n_envs: int, directory: Path) -> None:
+        pixels = kind == "frames"
+        made: Any = frames(12_000)[:HOT] if pixels else np.random.default_rng(0).normal(size=(HOT, 4)).astype(np.float32)
+        if of == "SB3" and pixels:
+            made = np.stack([made[k : len(made) - STACK + k] for k in range(STACK)], axis=1)
+        length = len(made) // n_envs
+        self._obs = np.ascontiguousarray(made[: length * n_envs].reshape(n_envs, length, *made.shape[1:]).swapaxes(0, 1))
+        self._at, self._calls = 0, BLOCK // n_envs
+        flags, action, reward = np.zeros(n_envs, np.bool_), np.zeros(n_envs, np.int64), np.zeros(n_envs, np.float32)
+        if of == "SB3":
+            from gymnasium import spaces
+            from stable_baselines3.common.buffers import ReplayBuffer
+
+            space, room = spaces.Box(0, 255, made.shape[1:], made.dtype.type), HOT if pixels else 100_000
+            theirs = ReplayBuffer(room, space, spaces.Discrete(6), "cpu", n_envs=n_envs)
+            infos: list[dict[str, Any]] = [{} for _ in range(n_envs)]
+            self._add: Any = lambda obs, next_obs: theirs.add(obs, next_obs, action, reward, flags, infos)
+            return
+        columns = COLUMNS if pixels else {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+        stack, room = (STACK, 1_000_000) if pixels else (1, 100_000)
+        path = directory / f"{kind}-{n_envs}"
+        buffer = db.ReplayBuffer(path, room, columns=columns, frame_stack=stack, n_envs=n_envs)
+        if n_envs > 1:
+            self._add = lambda obs, next_obs: buffer.add(obs, action, reward, next_obs, flags, flags)
+        else:
+            self._add = lambda obs, next_obs: buffer.add(obs[0], 0, 0.0, next_obs[0], False, False)
+
+    def add(self) -> None:
+        """Add `BLOCK` steps."""
+        for _ in range(self._calls):
+            if self._at + 1 >= len(self._obs):
+                self._at = 0
+            self._add(self._obs[self._at], self._obs[self._at + 1])
+            self._at += 1
 
 
-def our_block(buffer: db.ReplayBuffer, pixels: Frames, n_envs: int) -> Callable[[Any], None]:
-    """Return what adds a block of steps of `n_envs` environments; where their frames begin again, an episode is cut off."""
-    length, at = HOT // n_envs, 0
-    steps = np.ascontiguousarray(pixels[:HOT].reshape(n_envs, length, 84, 84).swapaxes(0, 1))
-    action, reward, flag = np.zeros(n_envs, np.int64), np.zeros(n_envs, np.float32), np.zeros(n_envs, np.bool_)
-    given: tuple[Any, ...] = (action, reward, flag) if n_envs > 1 else (0, 0.0, False)
-    steps = steps if n_envs > 1 else steps[:, 0]
-
-    def block(_: Any) -> None:
-        nonlocal at
-        for _ in range(BLOCK):
-            if at + 1 >= length:
-                at = 0
-            buffer.add(steps[at], given[0], given[1], steps[at + 1], given[2], given[2])
-            at += 1
-
-    return block
+def in_blocks(report: Report, what: str, workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
+    """Time blocks of steps in turn; return the seconds of a step."""
+    with started(workers):
+        times = in_turns(workers, "add", rounds=5 if report.quick else rounds, calls=4, seconds=0.2)
+    steps = {name: [seconds / BLOCK for seconds in taken] for name, taken in times.items()}
+    for name, taken in steps.items():
+        report.times(f"{what}: {name}", taken, 1e6, "us/step")
+    return steps
 
 
 def pixels(report: Report, directory: Path) -> None:
-    """``add`` of frames of one environment and of sixteen, and SB3's of stacks, in turn; and ``extend``."""
-    made, add = frames(12_000 if report.quick else 96_000), sb3_buffer(4 * BLOCK, (4, 84, 84), np.uint8)
-    stacks = [np.ascontiguousarray(made[None, k : k + 4]) for k in range(BLOCK + 1)]
-
-    def theirs(_: Any) -> None:
-        for k in range(BLOCK):
-            add(stacks[k], stacks[k + 1])
-
-    options: dict[str, Any] = {"columns": COLUMNS, "frame_stack": 4}
-    with (
-        db.ReplayBuffer(directory / "one", 1_000_000, **options) as one,
-        db.ReplayBuffer(directory / "many", 1_000_000, **options, n_envs=MANY) as many,
-    ):
-        blocks = {"SB3": theirs, "one": our_block(one, made, 1), "many": our_block(many, made, MANY)}
-        in_turn(5, blocks, lambda: None)
-        times = in_turn(20 if report.quick else 150, blocks, lambda: None)
-    steps = {name: [t / (BLOCK * MANY if name == "many" else BLOCK) for t in seconds] for name, seconds in times.items()}
-    for name, seconds in steps.items():
-        report.times(f"add of a frame: {name}", seconds, 1e6, "us/step")
+    """``add`` of frames of one environment and of sixteen, and SB3's of stacks."""
+    of = {"SB3": ("SB3", 1), "one": ("ours", 1), "many": ("ours", MANY)}
+    workers = {name: Worker(Adding, who, "frames", n_envs, directory) for name, (who, n_envs) in of.items()}
+    steps = in_blocks(report, "add of a frame", workers, 40)
     report.row("add, one environment: times as fast as SB3", ratio(steps["SB3"], steps["one"]), "x", at_least=1)
     report.row(f"add, {MANY} environments: steps a second against one", ratio(steps["one"], steps["many"]), "x", at_least=3)
-    with db.ReplayBuffer(directory / "bulk", columns=COLUMNS) as buffer:
-        n = len(made) - 1
-        whole: dict[str, Any] = {"obs": made, "action": np.zeros(n, np.int64), "reward": np.zeros(n, np.float32)}
-        taken = in_turn(3, {"extend": lambda _: buffer.extend(**whole)}, lambda: None)
-        report.times("extend, a trajectory", [t / n for t in taken["extend"]], 1e6, "us/step")
-
-
-class Vectors:
-    """Adds steps of vectors of 4 floats, of several environments at once."""
-
-    def __init__(self, of: str, number: int, directory: Path) -> None:
-        obs = np.random.default_rng(0).normal(size=(number, 4)).astype(np.float32)
-        action, reward, done = np.zeros(number, np.int64), np.zeros(number, np.float32), np.zeros(number, np.bool_)
-        self._steps = STEPS // number
-        if of == "SB3":
-            theirs = sb3_buffer(100_000, (4,), np.float32, number)
-            self._add: Callable[[], object] = lambda: theirs(obs, obs)
-            return
-        columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
-        buffer = db.ReplayBuffer(directory / f"store-{number}", 100_000, columns=columns, n_envs=number)
-        given: tuple[Any, ...] = (obs, action, reward, obs, done, done)
-        given = tuple(each[0] for each in given) if number == 1 else given
-        self._add = lambda: buffer.add(*given)
-
-    def add(self) -> None:
-        """Add `STEPS` steps."""
-        for _ in range(self._steps):
-            self._add()
 
 
 def vectors(report: Report, directory: Path) -> None:
     """``add`` of vectors of more and more environments, beside SB3's."""
     for number in ENVIRONMENTS:
-        with started({of: Worker(Vectors, of, number, directory) for of in ("ours", "SB3")}) as workers:
-            times = in_turns(workers, "add", rounds=5 if report.quick else 15, calls=4, seconds=0.2)
         what = f"add of 4 floats, {number} environment{'s' if number > 1 else ''}"
-        for name, taken in times.items():
-            report.times(f"{what}: {name}", [seconds / STEPS for seconds in taken], 1e6, "us/step")
-        value = ratio(times["SB3"], times["ours"])
+        workers = {of: Worker(Adding, of, "vectors", number, directory) for of in ("ours", "SB3")}
+        steps = in_blocks(report, what, workers, 15)
+        value = ratio(steps["SB3"], steps["ours"])
         report.row(f"{what}: times as fast as SB3", value, "x", at_least=1 if number == 1 else None)
 
 
@@ -163,11 +135,9 @@ def steps(report: Report, directory: Path) -> None:
     source = million(n)
     shutil.copytree(source, store := directory / "million")
     with db.ReplayBuffer(source, mode="r") as buffer:
-        disk = buffer.stats()["disk_bytes"] / 1e9
-    report.row(f"{n:,} real steps: on disk", disk, "GB", at_most=0.6)
-    memory = float(np.median([alone(memory_of, store) for _ in range(3)]))
+        report.row(f"{n:,} real steps: on disk", buffer.stats()["disk_bytes"] / 1e9, "GB", at_most=0.6)
+    memory, opening = (float(np.median([alone(of, store) for _ in range(3)])) for of in (memory_of, opening_of))
     report.row(f"{n:,} real steps: anonymous RAM, sampling and adding", memory, "MB", at_most=150)
-    opening = float(np.median([alone(opening_of, store) for _ in range(3)]))
     report.row(f"{n:,} real steps: opening, process warm", opening, "s", at_most=0.1)
     report.row("import diskbuffer, beyond import torch", float(np.median([importing() for _ in range(5)])), "s", at_most=0.4)
 
@@ -206,7 +176,7 @@ def passes(report: Report, directory: Path) -> None:
     """Map a network over a million real frames, its values written back; then compute returns and advantages."""
     n = 50_000 if report.quick else 1_000_000
     with db.ReplayBuffer(directory / "store", columns=COLUMNS) as buffer:
-        fill(buffer, frames(min(n, 50_000)), n)
+        fill(buffer, frames(50_000), n)
     memory, n, seconds = alone(mapped, directory / "store")
     report.row(f"map over {n:,} steps: memory", memory, "MB", at_most=200)
     report.row(f"returns and advantages of {n:,} steps", n / seconds / 1e6, "M/s")
