@@ -10,6 +10,7 @@ in soak/broken, which ``--again "{'file': NAME}"`` judges.
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import json
@@ -28,6 +29,12 @@ from tests.support.workloads import WORKLOADS, Recorded, Resumed, record
 
 STATES = 250  # of a recording
 AGAIN, AGAIN_STATES, AGAIN_CALLS = 2, 20, 15  # of how many a crash is recovered from, to crash again how often, in which calls
+KINDS: dict[int, Kind] = {
+    0: "nothing",
+    1: "everything",
+    2: "data only",
+    3: "metadata only",
+}  # of ten states; the others are random
 BROKEN = Path(__file__).parent / "broken"
 
 
@@ -68,6 +75,25 @@ def walked(recording: Recorded, points: list[int], kills: list[bool] | None = No
         yield n, applied, disk
 
 
+def left_by(
+    recording: Recorded,
+    number: int,
+    point: int,
+    disk: Disk,
+    kind: Kind,
+    rng: np.random.Generator,
+    *,
+    killed: bool = False,
+    boot: int = 1,
+    before: str = "",
+) -> State:
+    """Return what a crash at a moment leaves; `boot` is that of the recording."""
+    expected = expect(recording, point, killed=killed)
+    what = recording.events[point - 1].what if point else "nothing"
+    how = f"{before}{kind}{', a kill' if killed else ''}; {expected.before}; event {point}, {what}"
+    return State(number, disk.crash(kind, rng), expected, boot + (not killed), number % 4 == 3, number % 2 == 0, how)
+
+
 def states_of(seed: int, number: int, recording: Recorded, count: int) -> Iterator[State]:
     """Yield crash states, in the order of the trace, then those of crashes at opening."""
     again = AGAIN_STATES if count > 2 * AGAIN * AGAIN_STATES else 0
@@ -75,24 +101,16 @@ def states_of(seed: int, number: int, recording: Recorded, count: int) -> Iterat
     rngs = [np.random.default_rng([seed, number, state]) for state in range(count)]
     points = [int(rng.choice(near) if rng.random() < 0.4 else rng.integers(len(recording.events) + 1)) for rng in rngs[:first]]
     kills = [state % 10 == 1 and state // 10 % 3 != 2 and not recording.workload.concurrent for state in range(first)]
-    for state, applied, disk in walked(recording, points, kills):
-        rng, kind, killed = rngs[state], _kind(state), kills[state]
-        expected = expect(recording, applied, killed=killed)
-        what = recording.events[applied - 1].what if applied else "nothing"
-        how = f"{kind}{', a kill' if killed else ''}; {expected.before}; event {applied}, {what}"
-        tree, boot = disk.crash(kind, rng), 1 if killed else 2
-        found = State(state, tree, expected, boot, state % 4 == 3, state // 10 % 2 == 0, how)
+    for n, point, disk in walked(recording, points, kills):
+        kind, killed = KINDS.get(n % 10, "random"), kills[n]
+        state = left_by(recording, n, point, disk, kind, rngs[n], killed=killed)
+        state = dataclasses.replace(state, thorough=n // 10 % 2 == 0)
         likely = (16 if killed else 3 if kind == "random" else 0) * AGAIN / first
-        if again and len(chosen) < AGAIN and likely and rng.random() < likely:
-            chosen.append(dataclasses.replace(found, disk=copy.deepcopy(disk) if killed else None))
-        yield found
+        if again and len(chosen) < AGAIN and likely and rngs[n].random() < likely:
+            chosen.append(dataclasses.replace(state, disk=copy.deepcopy(disk) if killed else None))
+        yield state
     for n, one in enumerate(chosen):
         yield from _crashed_again(one, first + n * again, rngs[first + n * again : first + (n + 1) * again])
-
-
-def _kind(state: int) -> Kind:
-    kinds: dict[int, Kind] = {0: "nothing", 1: "everything", 2: "data only", 3: "metadata only"}
-    return kinds.get(state % 10, "random")
 
 
 def _near_syncs(events: list[Event]) -> list[int]:
@@ -103,33 +121,29 @@ def _near_syncs(events: list[Event]) -> list[int]:
 
 def _crashed_again(state: State, number: int, rngs: list[np.random.Generator]) -> Iterator[State]:
     """Open a state and go on with it for some calls, and yield what power losses and kills leave while that is done."""
-    expected = state.expected
-    workload = dataclasses.replace(expected.workload, calls=AGAIN_CALLS)
     if judged(state) is not None:
         return
+    before = f"state {state.number} ({state.how}), gone on with"
+    try:
+        recording = gone_on(state, AGAIN_CALLS, state.number)
+    except Exception as error:  # noqa: BLE001  as a state, so that it is told
+        yield dataclasses.replace(state, number=number, how=before, failed=broken_by("going on", error))
+        return
+    points = [int(rng.integers(len(recording.events) + 1)) for rng in rngs]
+    kills = [n % 10 == 0 and not recording.workload.concurrent for n in range(len(rngs))]
+    for n, point, disk in walked(recording, points, kills):
+        kind: Kind = "everything" if kills[n] else "random"
+        left = left_by(recording, number + n, point, disk, kind, rngs[n], killed=kills[n], boot=state.boot, before=f"{before}; ")
+        yield dataclasses.replace(left, reader=n % 4 == 3, thorough=n % 2 == 0)
+
+
+def gone_on(state: State, calls: int, seed: int) -> Recorded:
+    """Go on with what a crash left."""
+    known = state.expected
+    resumed = Resumed(known.world, known.must, known.flushed, known.may, known.sealed, known.seen, state.boot, state.disk)
     with scratch() as base:
         build(state.tree, base)
-        try:
-            recording = record(workload, state.number, base, resumed(expected, state.boot, state.disk))
-        except Exception as error:  # noqa: BLE001  as a state, so that it is told
-            what = f"state {state.number} ({state.how}), gone on with"
-            yield dataclasses.replace(state, number=number, how=what, failed=broken_by("going on", error))
-            return
-    points = [int(rng.integers(len(recording.events) + 1)) for rng in rngs]
-    kills = [n % 10 == 0 and not workload.concurrent for n in range(len(rngs))]
-    for n, applied, disk in walked(recording, points, kills):
-        killed = kills[n]
-        kind: Kind = "everything" if killed else "random"
-        again = expect(recording, applied, killed=killed)
-        what = f"{kind}{', a kill' if killed else ''}; {again.before}; event {applied}"
-        how, boot = f"state {state.number} ({state.how}), gone on with; {what}", state.boot if killed else state.boot + 1
-        yield State(number + n, disk.crash(kind, rngs[n]), again, boot, n % 4 == 3, n % 2 == 0, how)
-
-
-def resumed(expected: Expected, boot: int, disk: Disk | None) -> Resumed:
-    """Return what is known of a store that a crash left."""
-    known = expected.must, expected.flushed, expected.may, expected.sealed, expected.seen
-    return Resumed(expected.world, *known, boot, disk)
+        return record(dataclasses.replace(known.workload, calls=calls), seed, base, resumed)
 
 
 def judged(state: State) -> BrokenError | None:
@@ -145,67 +159,47 @@ def judged(state: State) -> BrokenError | None:
 
 
 def child(directory: Path) -> Callable[[Job], Answer]:
-    """Return what judges the states of a recording, those in ``skip`` left out, and notes each in a file before and after."""
+    """Return what judges the states of a recording, and notes each in a file before and after."""
 
     def do(job: Job) -> Answer:
         if "file" in job:
             return {"broken": str(judged(pickle.loads((BROKEN / job["file"]).read_bytes())))}
-        recording = recorded(job["seed"], job["recording"])
-        with notes_of(directory, job).open("a") as notes:
-            for state in states_of(job["seed"], job["recording"], recording, job["states"]):
-                if state.number in job["skip"]:
-                    continue
-                told: Answer = {"state": state.number, "how": state.how, "killed": state.expected.killed}
-                print(json.dumps(told), file=notes, flush=True)
-                broken = judged(state)
-                if broken is not None:
+        seed, number = job["seed"], job["recording"]
+        with directory.with_name(f"recording {number}").open("w") as notes:
+            for state in states_of(seed, number, recorded(seed, number), job["states"]):
+                note: Answer = {"how": f"recording {number}, state {state.number}: {state.how}", "killed": state.expected.killed}
+                print(json.dumps(note), file=notes, flush=True)
+                if broken := judged(state):
                     BROKEN.mkdir(exist_ok=True)
-                    told["file"] = f"{job['seed']}-{job['recording']}-{state.number}.pickle"
-                    (BROKEN / told["file"]).write_bytes(pickle.dumps(state))
-                    told |= {"what": broken.what, "detail": broken.detail}
-                print(json.dumps(told | {"judged": True}), file=notes, flush=True)
+                    file = BROKEN / f"{seed}-{number}-{state.number}.pickle"
+                    file.write_bytes(pickle.dumps(state))
+                    note |= {"what": broken.what, "how": f"({note['how']}): {broken.detail[:300]} {file.name}"}
+                print(json.dumps({"what": ""} | note), file=notes, flush=True)
         return {"done": True}
 
     return do
 
 
-def notes_of(directory: Path, job: Job) -> Path:
-    """Return the file of what a worker has judged of a recording."""
-    return directory.with_name(f"recording {job['recording']}, {len(job['skip'])} left out")
-
-
 def run(count: int, seed: int, *, states: int = STATES, first: int = 0) -> Row:
     """Judge `count` states at least, from recording `first` on."""
-    row, kills, broken = Row("states that a power loss or a kill left", 0, 0), [0, 0], dict[str, list[str]]()
-    jobs: list[Job] = [
-        {"seed": seed, "recording": first + n, "states": states, "skip": list[int]()} for n in range(-(-count // states))
-    ]
+    jobs: list[Job] = [{"seed": seed, "recording": first + n, "states": states} for n in range(-(-count // states))]
+    found, broken = list[Answer](), collections.defaultdict[str, list[Answer]](list)
     with scratch() as base, Pool("soak.crashes", base, timeout=1800) as pool:
-        while jobs:
-            left = list[Job]()
-            for job, answer in pool.do_all(jobs):
-                file = notes_of(pool.directory / "worker", job)
-                notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-                if "done" not in answer:
-                    last: Answer = (
-                        notes[-1] if notes and "judged" not in notes[-1] else {"state": -1, "how": "no crash", "killed": False}
-                    )
-                    notes.append(last | {"judged": True, "what": f"the process ends, or hangs: {answer}"})
-                    skip = [note["state"] for note in notes if "judged" in note]
-                    left += [job | {"skip": [*job["skip"], *skip]}] if last["state"] >= 0 else []
-                for note in notes:
-                    if "judged" in note:
-                        row.done, row.broken = row.done + 1, row.broken + ("what" in note)
-                        kills = [kills[0] + note["killed"], kills[1] + (note["killed"] and "what" in note)]
-                    if "what" in note:
-                        where = f"recording {job['recording']}, state {note['state']}: {note['how']}"
-                        told = f"({where}): {note.get('detail', '')[:300]} {note.get('file', '')}"
-                        broken.setdefault(note["what"], []).append(told)
-            jobs = left
-    row.notes = [f"{kills[0]:,} of the states are what a kill leaves, {kills[1]} of these broken"]
-    row.notes += [
-        f"{len(told)} times: {what} {told[0]}" for what, told in sorted(broken.items(), key=lambda one: -len(one[1]))[:SHOWN]
-    ]
+        for job, answer in pool.do_all(jobs):
+            file = base / f"recording {job['recording']}"
+            notes: list[Answer] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+            if "done" not in answer:  # in the state that was noted last, and is not judged
+                last = notes[-1] if notes else {"how": f"recording {job['recording']}", "killed": False}
+                notes.append(last | {"what": f"the process ends, or hangs: {answer}"})
+            found += [note for note in notes if "what" in note]
+    for note in found:
+        if note["what"]:
+            broken[note["what"]].append(note)
+    kills = [bool(note["what"]) for note in found if note["killed"]]
+    row = Row("states that a power loss or a kill left", len(found), sum(map(len, broken.values())))
+    row.notes = [f"{len(kills):,} of the states are what a kill leaves, {sum(kills)} of these broken"]
+    most = sorted(broken.items(), key=lambda one: -len(one[1]))[:SHOWN]
+    row.notes += [f"{len(told)} times: {what} {told[0]['how']}" for what, told in most]
     return row
 
 

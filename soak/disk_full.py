@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -28,22 +29,26 @@ import numpy as np
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak import mounts
-from soak.kills import Known, WrongError, compare
+from soak.kills import Known, WrongError, compare, steps_before
 from soak.table import Row, counted
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support.experience import Array, Experience, Feeder, heads_of, steps_of
 from tests.support.writers import MAPPED, WRITTEN, written
 
 METHODS = ("create", "pwrite", "sync", "rename", "make_directory")
-SCENARIOS: dict[str, dict[str, Any]] = {
-    "one environment": {"n_envs": 1, "capacity": None, "segment_rows": 16},
-    "two environments, evicted": {"n_envs": 2, "capacity": 60, "segment_rows": 8},
+SCENARIOS: dict[str, tuple[int, int | None, int]] = {  # environments, capacity, rows of a segment
+    "one environment": (1, None, 16),
+    "two environments, evicted": (2, 60, 8),
 }
 WAYS = tuple((code, until) for until in ("once", "room") for code in ("ENOSPC", "EIO", "EDQUOT"))
 IMAGE_BYTES = 16 * 1024**2
-BLOCK = 4096
-LEAST_ROOM = 150  # blocks: less than what an empty store takes
+LEAST_ROOM = 150  # blocks of 4,096 bytes: less than what an empty store takes
 RIGHT = (OSError, db.DiskBufferError)
+SCRIPT: tuple[tuple[Any, ...], ...] = (  # every call, some of them twice; -1 is the last stream
+    *(("open",), ("add", 21), ("extend", -1, 45), ("write",), ("tag", "first"), ("flush",), ("add", 30), ("map",), ("seal",)),
+    *(("extend", 0, 20), ("close",), ("open",), ("add", 25), ("tag", "second"), ("write",), ("extend", -1, 30), ("flush",)),
+    ("finish",),
+)
 
 
 class Noise(Experience):
@@ -81,6 +86,12 @@ class Noise(Experience):
 # A run that makes every call, and makes it again where it failed
 
 
+def must_be(what: str, found: object, expected: object) -> None:
+    """Require that something is as expected."""
+    if found != expected:
+        raise WrongError(f"{what}: {found}, expected {expected}")
+
+
 class Run:
     """Make calls that write; where one fails, see that everything is there, make room, and make the call again."""
 
@@ -91,26 +102,32 @@ class Run:
         self.buffer: db.ReplayBuffer
         self.feeder: Feeder
 
-    def try_(self, name: str, call: Callable[[], None], before_room: Callable[[], None] | None = None) -> None:
+    def try_(self, name: str, call: Callable[[], object]) -> None:
         """Make a call; if it raises, look, make the call again while it is as it is, look, make room, and make it again."""
-        for attempt in ("first", "second", "with room"):
-            if attempt == "with room":
+        for room in (False, False, True):
+            if room:
                 self._make_room()
             try:
                 call()
             except RIGHT as error:
-                if attempt == "with room":
-                    raise WrongError(f"{name}: fails though there is room: {error!r}") from error
-                if isinstance(error, db.InputError | db.CorruptionError | db.LockedError):
-                    raise WrongError(f"{name}: {error!r}") from error
+                if room or isinstance(error, db.InputError | db.CorruptionError | db.LockedError):
+                    raise WrongError(f"{name}{', though there is room' * room}: {error!r}") from error
                 self.failed.append(f"{name}: {error!r}")
-                if before_room is not None:
-                    before_room()
-                    self._world.change(self.feeder.heads)
-                continue
-            if hasattr(self, "feeder"):
-                self.known.heads = np.maximum(self.known.heads, self.feeder.heads)
-            return
+                if name not in ("open", "close"):
+                    self._look_after(name)
+            else:
+                break
+        if hasattr(self, "feeder"):
+            self.known.heads = np.maximum(self.known.heads, self.feeder.heads)
+
+    def _look_after(self, name: str) -> None:
+        """See what a call that failed has left: nothing, but of `extend`, which may have added the first of its steps."""
+        heads = heads_of(self.buffer)
+        if (heads < self.feeder.heads).any() or name != "extend":
+            must_be(f"heads, where {name} failed", heads.tolist(), self.feeder.heads.tolist())
+        self.feeder.heads = heads
+        self.look()
+        self._world.change(heads)
 
     def open(self) -> None:
         """Open the store, or create it."""
@@ -125,47 +142,27 @@ class Run:
     def add(self, times: int) -> None:
         """Add steps, one call each."""
         for _ in range(times):
-            self.try_("add", self.feeder.add, self._nothing_was_added)
-
-    def _nothing_was_added(self) -> None:
-        self._must_be("heads, where add failed", heads_of(self.buffer).tolist(), self.feeder.heads.tolist())
-        self.look()
-
-    @staticmethod
-    def _must_be(what: str, found: object, expected: object) -> None:
-        if found != expected:
-            raise WrongError(f"{what}: {found}, expected {expected}")
+            self.try_("add", self.feeder.add)
 
     def extend(self, stream: int, steps: int) -> None:
         """Extend a stream; what a call that fails leaves to do is done by the next."""
-
-        def done() -> int:
-            return int((~self._world.is_last(stream, np.arange(self.feeder.heads[stream]))).sum())
-
-        target = done() + steps
+        stream %= self._world.n_envs
+        target = steps_before(self._world, stream, self.feeder.heads[stream]) + steps
 
         def call() -> None:
-            if left := target - done():
+            if left := target - steps_before(self._world, stream, self.feeder.heads[stream]):
                 self.feeder.extend(stream, left)
 
-        def resume() -> None:
-            heads = heads_of(self.buffer)
-            if (heads < self.feeder.heads).any():
-                raise WrongError(f"extend failed, and the heads went from {self.feeder.heads.tolist()} to {heads.tolist()}")
-            self.feeder.heads = heads
-            self.look()
-
-        self.try_("extend", call, resume)
+        self.try_("extend", call)
 
     def write(self) -> None:
         """Write a column's values of all steps."""
         steps = steps_of(self.buffer)
 
         def call() -> None:
-            told = self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))
-            self._must_be("steps that write told of", told, len(self.buffer))
+            must_be("written", self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps)), len(steps))
 
-        self.try_("write", call, self.look)
+        self.try_("write", call)
         self.known.written = self.feeder.heads.copy()
 
     def map(self) -> None:
@@ -174,29 +171,24 @@ class Run:
         def of(batch: dict[str, Any]) -> Array:
             return written(MAPPED, batch["steps"].numpy())
 
-        def call() -> None:
-            self.buffer.columns.map(of, 32, MAPPED, resume=True, progress=False, threads=1)
-
-        self.try_("map", call, self.look)
+        self.try_("map", lambda: self.buffer.columns.map(of, 32, MAPPED, resume=True, progress=False, threads=1))
         batch = self.buffer.at(steps_of(self.buffer))
-        self._must_be("values that were mapped", batch[MAPPED].tolist(), of(batch).tolist())
+        must_be("values that were mapped", batch[MAPPED].tolist(), of(batch).tolist())
 
     def tag(self, tag: str) -> None:
         """Tag all episodes that are over."""
-        episodes = self.buffer.episodes
-        over = episodes[episodes.ending != "running"]
-        if len(over):
-            self.try_("tag", lambda: self._must_be("episodes that tag told of", over.set_tag(tag), len(over)), self.look)
-            tags = np.asarray(self.buffer.episodes[episodes.ending != "running"].tag)
-            self._must_be("tags", set(tags.tolist()), {tag})
+        over = self.buffer.episodes.ending != "running"
+        if over.any():
+            self.try_("tag", lambda: must_be("tagged", self.buffer.episodes[over].set_tag(tag), int(over.sum())))
+            must_be("tags", set(self.buffer.episodes[over].tag.tolist()), {tag})
 
     def flush(self) -> None:
         """Bring everything to the disk."""
-        self.try_("flush", lambda: self.buffer.flush(), self.look)
+        self.try_("flush", lambda: self.buffer.flush())
 
     def seal(self) -> None:
         """Wait until all is sealed, or was tried to be."""
-        self.try_("seal", lambda: self.buffer.flush(recompress=True), self.look)
+        self.try_("seal", lambda: self.buffer.flush(recompress=True))
 
     def close(self) -> None:
         """Close it; one that fails has let go of the store all the same."""
@@ -205,8 +197,8 @@ class Run:
     def look(self) -> None:
         """Compare everything that can be read, and see that what was acknowledged is there."""
         compare(self.buffer, self._world, self.known, tags=False)
-        if len(self.buffer) and (wrong := self._world.wrong(self.buffer.sample(32))):
-            raise WrongError(f"{wrong} steps that were drawn have other contents than they were given")
+        if len(self.buffer):
+            must_be("steps that were drawn and have other contents", self._world.wrong(self.buffer.sample(32)), 0)
 
     def finish(self) -> None:
         """Close the store, open it again, and find everything right and sealed."""
@@ -216,24 +208,26 @@ class Run:
         self.add(5)
         self.buffer.flush(recompress=True)
         stats = self.buffer.stats()
-        self._must_be("what cannot be sealed", (stats["seal_error"], stats["unsealed"]), (None, 0))
+        must_be("what cannot be sealed", (stats["seal_error"], stats["unsealed"]), (None, 0))
         self.look()
         self.close()
-        beside = [p.name for p in self._path.parent.iterdir() if p.name.startswith(f".{self._path.name}.")]
-        self._must_be("left behind", [*beside, *(p.name for p in self._path.rglob("*.tmp"))], [])
-        self._must_be("problems", [str(problem) for problem in db.check(self._path, progress=False).problems], [])
+        left = [*self._path.parent.glob(f".{self._path.name}.*"), *self._path.rglob("*.tmp")]
+        must_be("left behind", left, [])
+        must_be("problems", [str(problem) for problem in db.check(self._path, progress=False).problems], [])
 
 
-def script(run: Run) -> None:
-    """Make every call, some of them twice."""
-    last = run._world.n_envs - 1
-    calls: list[tuple[Any, ...]] = [
-        *(("open",), ("add", 21), ("extend", last, 45), ("write",), ("tag", "first"), ("flush",), ("add", 30), ("map",)),
-        *(("seal",), ("extend", 0, 20), ("close",), ("open",), ("add", 25), ("tag", "second"), ("write",)),
-        *(("extend", last, 30), ("flush",), ("finish",)),
-    ]
-    for name, *args in calls:
-        getattr(run, name)(*args)
+def told(run: Run, calls: Callable[[], None]) -> Answer:
+    """Make a run's calls; tell what went wrong, and which calls raised as they should."""
+    wrong = ""
+    try:
+        calls()
+    except BaseException as error:  # noqa: BLE001  whatever it is, the promise is broken
+        wrong = f"{''.join(traceback.format_exception(error)[-8:])} after {run.failed}"
+    if hasattr(run, "buffer"):
+        with contextlib.suppress(*RIGHT):
+            run.buffer.close()
+    raised = {f"raised by {call.split(':')[0]}" for call in run.failed} or {"no error"}
+    return {"wrong": wrong, "counts": dict.fromkeys(raised, 1)}
 
 
 # Errors through the seam
@@ -244,8 +238,7 @@ class Faults:
 
     def __init__(self, nth: int, code: str, until: str) -> None:
         self._nth, self._error, self._until, self._lock = nth, getattr(errno, code), until, threading.Lock()
-        self.operations, self.failed, self.room = 0, list[str](), False
-        self._stack = contextlib.ExitStack()
+        self.operations, self.failed, self.room = 0, "", False
 
     def make_room(self) -> None:
         """Let everything succeed from now on."""
@@ -257,10 +250,10 @@ class Faults:
             later = self._until == "room" and self.operations > self._nth
             fails = not self.room and (self.operations == self._nth or later)
             if fails:
-                self.failed.append(f"{name} {args[0] if isinstance(args[0], str) else ''}".strip())
+                self.failed = self.failed or f"{name} {args[0]}"
             return fails
 
-    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(files: Files, *args: Any, **kwargs: Any) -> Any:
             if self._fails(name, args):
                 if name == "pwrite" and self._until == "room":  # half of it was done
@@ -271,40 +264,27 @@ class Faults:
 
         return operation
 
-    def __enter__(self) -> Faults:
-        for name in METHODS:
-            self._stack.enter_context(mock.patch.object(Files, name, self._wrap(name, getattr(Files, name))))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def installed(self) -> Any:
+        """Have operations fail while this lasts."""
+        failing: dict[str, Any] = {name: self._failing(name, getattr(Files, name)) for name in METHODS}
+        return mock.patch.multiple(Files, **failing)
 
 
-def inject(directory: Path, job: Job) -> Answer:
+def inject(directory: Path, scenario: str, nth: int, code: str, until: str) -> Answer:
     """Make a run in which an operation fails."""
-    options = dict(SCENARIOS[job["scenario"]])
-    with Faults(job["nth"], job["code"], job["until"]) as faults:
-        run = Run(directory / "store", Noise(options.pop("n_envs"), 12), options.pop("capacity"), faults.make_room, **options)
-        answer = _told(run, lambda: script(run))
+    n_envs, capacity, rows = SCENARIOS[scenario]
+    faults = Faults(nth, code, until)
+    run = Run(directory / "store", Noise(n_envs, 12), capacity, faults.make_room, segment_rows=rows)
+
+    def calls() -> None:
+        for name, *args in SCRIPT:
+            getattr(run, name)(*args)
+
+    with faults.installed():
+        answer = told(run, calls)
     if answer["wrong"]:
-        answer["wrong"] = f"{(faults.failed or [''])[0]}: {answer['wrong']}"
+        answer["wrong"] = f"{faults.failed}: {answer['wrong']}"
     return {**answer, "operations": faults.operations}
-
-
-def _told(run: Run, call: Callable[[], None]) -> Answer:
-    wrong = ""
-    try:
-        call()
-    except BaseException as error:  # noqa: BLE001  whatever it is, the promise is broken
-        wrong = f"{''.join(traceback.format_exception(error)[-8:])} after {run.failed}"
-    finally:
-        if hasattr(run, "buffer"):
-            with contextlib.suppress(*RIGHT):
-                run.buffer.close()
-    return {
-        "wrong": wrong,
-        "counts": dict.fromkeys({f"raised by {call.split(':')[0]}" for call in run.failed} or {"no error"}, 1),
-    }
 
 
 # A real file system
@@ -314,51 +294,36 @@ class SmallDisk:
     """A file system of 16 MB, mounted for this process and its children alone, and gone with them."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.root = directory / "disk"
-        self.kind, self.why = "", ""
-
-    def mount(self) -> None:
-        """Mount it; ``why`` says why that cannot be."""
+        self.root, image = directory / "disk", directory / "image"
+        self.ballast = self.root / "ballast"
         self.root.mkdir(parents=True, exist_ok=True)
-        image, self.why = self._directory / "image", mounts.why_not()
+        self.kind, self.why = "", mounts.why_not()
         if self.why:
             return
         mounts.private_mounts()
         with image.open("wb") as file:
             file.truncate(IMAGE_BYTES)
+        failed = (OSError, subprocess.SubprocessError)
         try:
-            subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", str(BLOCK), image], check=True, capture_output=True)
+            subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", "4096", image], check=True, capture_output=True)
             mounts.mount("-o", "loop", str(image), str(self.root))
             self.kind = "ext4"
-        except (OSError, subprocess.SubprocessError):
+        except failed:
             try:
                 mounts.mount("-t", "tmpfs", "-o", f"size={IMAGE_BYTES}", "tmpfs", str(self.root))
                 self.kind = "tmpfs"
-            except (OSError, subprocess.SubprocessError) as error:
+            except failed as error:
                 self.why = str(error)
 
-    @property
-    def ballast(self) -> Path:
-        """A file that takes up room."""
-        return self.root / "ballast"
-
-    def empty(self) -> None:
-        """Remove everything, also what is still mapped by a buffer that nobody has any longer."""
+    def empty_but_for(self, blocks: int) -> None:
+        """Remove everything, also what is mapped by a buffer that nobody has any longer; fill it up, but for so many blocks."""
         gc.collect()
-        for entry in self.root.iterdir():
-            if entry.is_dir() and entry.name != "lost+found":
-                shutil.rmtree(entry)
-            elif entry.is_file():
-                entry.unlink()
-        self._sync()
-
-    def leave(self, blocks: int) -> None:
-        """Fill it up, but for so many blocks."""
+        for entry in self.root.glob("*store*"):
+            shutil.rmtree(entry)
+        self.make_room()
         found = os.statvfs(self.root)
-        size = (found.f_bavail - blocks) * found.f_frsize
         with self.ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
+            os.posix_fallocate(file.fileno(), 0, (found.f_bavail - blocks) * found.f_frsize)
         self._sync()
 
     def make_room(self) -> None:
@@ -372,20 +337,16 @@ class SmallDisk:
         os.close(fd)
 
 
-def fill(disk: SmallDisk, job: Job) -> Answer:
+def fill(disk: SmallDisk, scenario: str, blocks: int, seed: int) -> Answer:
     """Write to a disk that has `blocks` blocks left until it is full and a call has raised; go on when there is room."""
-    disk.empty()
-    disk.leave(job["blocks"])
-    options = dict(SCENARIOS[job["scenario"]])
-    options.pop("capacity")  # or it would never be full
-    run = Run(disk.root / "store", Noise(options.pop("n_envs"), 12), None, disk.make_room, **options)
-    rng = np.random.default_rng([job["seed"], job["blocks"]])
+    disk.empty_but_for(blocks)
+    n_envs, _, rows = SCENARIOS[scenario]  # with a capacity, it would never be full
+    run = Run(disk.root / "store", Noise(n_envs, 12), None, disk.make_room, segment_rows=rows)
+    rng = np.random.default_rng([seed, blocks])
 
     def calls() -> None:
         run.open()
-        for _ in range(10_000):
-            if run.failed:
-                break
+        while not run.failed:
             what = rng.random()
             if what < 0.75 or not len(run.buffer):
                 run.add(5)
@@ -405,67 +366,52 @@ def fill(disk: SmallDisk, job: Job) -> Answer:
         run.flush()
         run.finish()
 
-    return _told(run, calls)
+    return told(run, calls)
 
 
 # The campaigns
 
 
-def operations(pool: Pool, scenario: str) -> int:
-    """Count the operations of a run in which none fails."""
-    answer = pool.do({"what": "inject", "scenario": scenario, "nth": 0, "code": "EIO", "until": "once"})
-    if answer.get("wrong", "died"):
-        raise RuntimeError(f"a run without errors fails: {answer}")
-    return int(answer["operations"])
-
-
 def injections(pool: Pool, count: int, seed: int) -> Iterator[Job]:
     """Yield `count` of all errors that can be injected, or all of them."""
-    every = [
-        {"what": "inject", "scenario": scenario, "nth": nth, "code": code, "until": until}
-        for scenario in SCENARIOS
-        for nth in range(1, operations(pool, scenario) + 1)
-        for code, until in WAYS
-    ]
+    every: list[Job] = []
+    for scenario in SCENARIOS:
+        whole = pool.do({"inject": [scenario, 0, "EIO", "once"]})
+        if whole.get("wrong", whole):
+            raise RuntimeError(f"a run without errors fails: {whole}")
+        numbers = range(1, whole["operations"] + 1)
+        every += [{"inject": [scenario, nth, *way]} for nth, way in itertools.product(numbers, WAYS)]
     order = np.random.default_rng(seed).permutation(len(every))[:count]
     yield from (every[n] for n in sorted(order.tolist()))
 
 
-def rooms(count: int, seed: int) -> Iterator[Job]:
-    """Yield runs on a disk that is full after some blocks more each time, up to 600 or more."""
-    for n in range(count):
-        yield {"what": "fill", "scenario": list(SCENARIOS)[n % 2], "blocks": LEAST_ROOM + n * max(1, 600 // count), "seed": seed}
-
-
 def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
-    """Have 3,000 operations fail, and fill a disk 600 times, times `scale`."""
+    """Have 3,000 operations fail, and fill a disk 600 times, with more room each time, times `scale`."""
     with scratch() as name, Pool("soak.disk_full", name, timeout=60) as pool:
         yield counted("operations that fail", pool.do_all(injections(pool, round(3000 * scale), seed)))
-        disk = pool.do({"what": "mount"})
-        if disk.get("why", disk):
-            yield Row("a small disk: skipped", 0, 0, [str(disk.get("why", disk))])
-        else:
-            yield counted(f"a small disk that is full ({disk['kind']})", pool.do_all(rooms(round(600 * scale), seed)))
+        disk, count = pool.do({}), round(600 * scale)
+        if why := disk.get("why", str(disk)):
+            yield Row("a small disk: skipped", 0, 0, [why])
+            return
+        fills = ([list(SCENARIOS)[n % 2], LEAST_ROOM + n * max(1, 600 // count), seed] for n in range(count))
+        yield counted(f"a small disk that is full ({disk['kind']})", pool.do_all({"fill": job} for job in fills))
 
 
 def warm() -> None:
     """Compile everything."""
     with scratch() as name:
-        inject(name, {"scenario": "two environments, evicted", "nth": 0, "code": "EIO", "until": "once"})
+        inject(name, "two environments, evicted", 0, "EIO", "once")
 
 
 def child(directory: Path) -> Callable[[Job], Answer]:
     """Mount the disk; return what does the jobs."""
-    small, place = SmallDisk(directory), directory / "run"
-    small.mount()
+    disk, place = SmallDisk(directory), directory / "run"
 
     def do(job: Job) -> Answer:
-        if job["what"] == "mount":
-            return {"why": small.why, "kind": small.kind}
-        if job["what"] == "fill":
-            return fill(small, job)
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        return inject(place, job)
+        if "inject" in job:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            return inject(place, *job["inject"])
+        return fill(disk, *job["fill"]) if "fill" in job else {"why": disk.why, "kind": disk.kind}
 
     return do

@@ -68,10 +68,11 @@ class Known:
     @property
     def steps(self) -> int:
         """How many steps were acknowledged, ever."""
-        return sum(_steps_before(self._world, stream, int(head)) for stream, head in enumerate(self.heads))
+        return sum(steps_before(self._world, stream, int(head)) for stream, head in enumerate(self.heads))
 
 
-def _steps_before(world: Experience, stream: int, head: int) -> int:
+def steps_before(world: Experience, stream: int, head: int) -> int:
+    """Return how many steps a stream has before a row."""
     return max(0, head) - max(0, head) // world.rows(stream)
 
 
@@ -133,7 +134,7 @@ def read_with_others(path: Path, rng: np.random.Generator) -> None:
 def compare(buffer: db.ReplayBuffer, world: Experience, known: Known, *, tags: bool = True) -> None:
     """Compare what a buffer holds with what was acknowledged, perhaps with the tags that writers give."""
     heads, steps = heads_of(buffer), steps_of(buffer)
-    known_steps, there = (np.array([_steps_before(world, s, n) for s, n in enumerate(h.tolist())]) for h in (known.heads, heads))
+    known_steps, there = (np.array([steps_before(world, s, n) for s, n in enumerate(h.tolist())]) for h in (known.heads, heads))
     if lost := int(np.maximum(known_steps - there, 0).sum()):
         raise WrongError(f"acknowledged up to {known.heads.tolist()}, found up to {heads.tolist()}", lost)
     added = int(there.sum())

@@ -14,7 +14,7 @@ import dataclasses
 import importlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +24,10 @@ import numpy as np
 
 from diskbuffer.errors import CorruptionError
 from soak import crashes
-from soak.judging import expect
+from soak.crashes import State
 from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.simulated_disk import Disk, Event, Kind, Sync, Tree, build
+from tests.support.simulated_disk import Disk, Kind, Sync, Tree
 from tests.support.tracing import Trace
 from tests.support.workloads import WORKLOADS, Recorded, Workload, record
 
@@ -55,6 +55,25 @@ class Noticed:
     workload: str = ""
     what: str = ""
     tried: int = 0
+
+
+Found = dict[str, Noticed]
+
+
+def _first_broken(
+    before: Noticed, states: Iterable[tuple[State, State | None]], *without: tuple[str, Callable[..., Any]]
+) -> Noticed:
+    """Judge states, functions replaced meanwhile, until one is broken whose control, judged as ever, is not."""
+    tried = before.tried
+    for state, control in states:
+        tried += 1
+        with contextlib.ExitStack() as stack:
+            for name, function in without:
+                stack.enter_context(replaced(name, function))
+            broken = crashes.judged(state)
+        if broken is not None and (control is None or crashes.judged(control) is None):
+            return dataclasses.replace(before, workload=state.expected.workload.name, what=broken.what, tried=tried)
+    return dataclasses.replace(before, tried=tried)
 
 
 # Syncs
@@ -99,37 +118,34 @@ def syncs_of(recording: Recorded) -> dict[str, list[int]]:
     return found
 
 
-def states_without(
-    recording: Recorded, syncs: list[int], boot: int, rng: np.random.Generator
-) -> Iterator[tuple[crashes.State, Tree]]:
+def states_without(recording: Recorded, syncs: list[int], boot: int, rng: np.random.Generator) -> Iterator[tuple[State, State]]:
     """Yield what power losses leave where some syncs never happened, and did change something; and what they leave with them."""
     missing, with_, without = set(syncs), recording.disk(), recording.disk()
     applied = found = 0
     for point in _points(recording, syncs, rng):
-        for n in range(applied, point):
-            event: Event = recording.events[n]
+        for n, event in enumerate(recording.events[applied:point], applied):
             with_.apply(event)
             if n not in missing:
                 without.apply(event)
         applied = point
-        if _same(with_, without):
+        if _synced(with_) == _synced(without):
             continue
         for kind in KINDS:
             luck = int(rng.integers(2**31))
-            tree, control = (disk.crash(kind, np.random.default_rng(luck)) for disk in (without, with_))
-            if tree == control:
+            state, control = (
+                crashes.left_by(recording, found + 1, point, disk, kind, np.random.default_rng(luck), boot=boot)
+                for disk in (without, with_)
+            )
+            if state.tree == control.tree:
                 continue
             found += 1
-            expected = expect(recording, point, killed=False)
-            how = f"{kind}; {expected.before}; event {point}"
-            yield crashes.State(found, tree, expected, boot, found % 4 == 3, found % 2 == 0, how), control
+            yield state, control
             if found == STATES:
                 return
 
 
-def _same(with_: Disk, without: Disk) -> bool:
-    nobody = np.random.default_rng(0)
-    return with_.crash("nothing", nobody) == without.crash("nothing", nobody)
+def _synced(disk: Disk) -> Tree:
+    return disk.crash("nothing", np.random.default_rng(0))
 
 
 def _points(recording: Recorded, syncs: list[int], rng: np.random.Generator) -> list[int]:
@@ -140,6 +156,31 @@ def _points(recording: Recorded, syncs: list[int], rng: np.random.Generator) -> 
         found |= {at + 1, int(rng.integers(at + 1, min(at + 60, last) + 1)), *ends[ends > at][:2].tolist()}
         found |= set(flushed[flushed > at][:1].tolist())
     return sorted(point for point in found if point <= last)
+
+
+def recordings(workload: Workload, seed: int) -> Iterator[tuple[Recorded, int]]:
+    """Yield a workload's trace, then those of what goes on after a power loss, and after a kill; and the boot of each."""
+    with scratch() as base:
+        first = record(workload, seed, base)
+    yield first, 1
+    for killed in (False, True):
+        rng = np.random.default_rng([seed, killed])
+        looks = [n for n in first.trace.looks if n > len(first.events) // 3]
+        _, point, disk = next(crashes.walked(first, [int(rng.choice(looks))]))
+        state = crashes.left_by(first, 1, point, disk, "everything" if killed else "random", rng, killed=killed)
+        state = dataclasses.replace(state, thorough=False, disk=disk if killed else None)
+        if crashes.judged(state) is None:  # or another campaign tells
+            yield crashes.gone_on(state, AGAIN_CALLS, seed + 1), state.boot
+
+
+def notice_syncs(workload: Workload, seed: int, found: Found) -> None:
+    """Find syncs without which a workload's crashes break a promise; those that were found already are left out."""
+    for recording, boot in recordings(workload, seed):
+        for name, syncs in syncs_of(recording).items():
+            before = found.get(name, Noticed(name, "sync"))
+            if not before.what:
+                rng = np.random.default_rng([seed, len(name)])
+                found[name] = _first_broken(before, states_without(recording, syncs, boot, rng))
 
 
 # Checksums
@@ -221,141 +262,70 @@ ORDERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
 }
 
 
-def states_between(recording: Recorded, rng: np.random.Generator) -> Iterator[tuple[crashes.State, Tree]]:
-    """Yield what kills and power losses leave at the moments that were marked."""
-    for n, point, disk in crashes.walked(recording, sorted(rng.permutation(recording.trace.marked)[:TURNED].tolist())):
-        for killed in (True, False):
-            expected = expect(recording, point, killed=killed)
-            tree = disk.crash("everything" if killed or n % 2 else "random", rng)
-            how = f"{'a kill' if killed else 'a power loss'}; {expected.before}; event {point}"
-            yield crashes.State(n, tree, expected, 1 if killed else 2, n % 4 == 3, n % 2 == 0, how), {}
-
-
-# One after the other
-
-
-def recordings(workload: Workload, seed: int) -> Iterator[tuple[Recorded, int]]:
-    """Yield a workload's trace, then those of what goes on after a power loss, and after a kill; and the boot after each."""
-    with scratch() as base:
-        first = record(workload, seed, base)
-    yield first, 2
-    for killed in (False, True):
-        rng = np.random.default_rng([seed, killed])
-        looks = [n for n in first.trace.looks if n > len(first.events) // 3]
-        _, point, disk = next(crashes.walked(first, [int(rng.choice(looks))]))
-        expected = expect(first, point, killed=killed)
-        boot = 1 if killed else 2
-        tree = disk.crash("everything" if killed else "random", rng)
-        state = crashes.State(0, tree, expected, boot, False, False, "")
-        if crashes.judged(state) is not None:  # which another campaign tells
-            continue
-        resumed = crashes.resumed(expected, boot, disk if killed else None)
-        again = dataclasses.replace(workload, calls=AGAIN_CALLS)
-        with scratch() as base:
-            build(tree, base)
-            yield record(again, seed + 1, base, resumed), boot + 1
-
-
-def notice_syncs(workload: Workload, seed: int, found: dict[str, Noticed]) -> None:
-    """Find syncs without which a workload's crashes break a promise; those that were found already are left out."""
-    for recording, boot in recordings(workload, seed):
-        for name, syncs in syncs_of(recording).items():
-            before = found.get(name, Noticed(name, "sync"))
-            if not before.what:
-                rng = np.random.default_rng([seed, len(name)])
-                found[name] = _first_broken(before, workload, states_without(recording, syncs, boot, rng))
-
-
-def _first_broken(
-    before: Noticed, workload: Workload, states: Iterator[tuple[crashes.State, Tree]], *, control: bool = True
-) -> Noticed:
-    tried = before.tried
-    for state, tree in states:
-        tried += 1
-        broken = crashes.judged(state)
-        if broken is not None and (not control or crashes.judged(dataclasses.replace(state, tree=tree)) is None):
-            return dataclasses.replace(before, workload=workload.name, what=broken.what, tried=tried)
-    return dataclasses.replace(before, tried=tried)
-
-
-def notice_checksums(workload: Workload, seed: int, found: dict[str, Noticed], names: list[str]) -> None:
+def notice_checksums(workload: Workload, seed: int, found: Found) -> None:
     """Find checksums without which a workload's crashes break a promise."""
     with scratch() as base:
         recording = record(workload, seed, base)
-    for state in crashes.states_of(seed, 0, recording, VERIFIED):
-        for name in names:
-            before = found.get(name, Noticed(name, "checksum"))
-            if before.what:
-                continue
-            with replaced(*CHECKSUMS[name]):
-                broken = crashes.judged(state)
-            what = "" if broken is None or crashes.judged(state) is not None else broken.what
-            found[name] = dataclasses.replace(before, workload=workload.name if what else "", what=what, tried=before.tried + 1)
+    states = [(state, state) for state in crashes.states_of(seed, 0, recording, VERIFIED)]
+    for name, without in CHECKSUMS.items():
+        before = found.get(name, Noticed(name, "checksum"))
+        if not before.what:
+            found[name] = _first_broken(before, states, without)
 
 
-def notice_order(name: str, workload: Workload, seed: int, found: dict[str, Noticed]) -> None:
+def notice_order(name: str, workload: Workload, seed: int, found: Found) -> None:
     """Find out whether an order that is turned round breaks a promise."""
-    function, replacement, _ = ORDERS[name]
-    before = found.get(name, Noticed(name, "order"))
+    before, (function, replacement, _) = found.get(name, Noticed(name, "order")), ORDERS[name]
     if before.what:
         return
     try:
         with replaced(function, replacement), scratch() as base:
             recording = record(workload, seed, base)
-            states = states_between(recording, np.random.default_rng([seed, len(name)]))
-            found[name] = _first_broken(before, workload, states, control=False)
+            found[name] = _first_broken(before, _states_between(recording, np.random.default_rng([seed, len(name)])))
     except CorruptionError as error:
         found[name] = dataclasses.replace(before, workload=workload.name, what=f"while it ran: {error}"[:160])
+
+
+def _states_between(recording: Recorded, rng: np.random.Generator) -> Iterator[tuple[State, None]]:
+    """Yield what kills and power losses leave at the moments that were marked."""
+    for n, point, disk in crashes.walked(recording, sorted(rng.permutation(recording.trace.marked)[:TURNED].tolist())):
+        for killed in (True, False):
+            kind: Kind = "everything" if killed or n % 2 else "random"
+            yield crashes.left_by(recording, n, point, disk, kind, rng, killed=killed), None
+
+
+# The campaign
 
 
 def child(_: Path) -> Callable[[Job], Answer]:
     """Return what takes protections away, those that are `known` to be noticed left out."""
 
     def do(job: Job) -> Answer:
-        known = {name: Noticed(name, "sync", what="known") for name in job["known"]}
-        (what, name, seed), found = job["task"], dict[str, Noticed](known)
+        found: Found = {name: Noticed(name, "sync", what="known") for name in job["known"]}
+        what, name, seed = job["task"]
         workload = dataclasses.replace(next(one for one in WORKLOADS if one.name == name), calls=CALLS)
         if what == "syncs":
             notice_syncs(workload, seed, found)
         elif what == "checksums":
-            notice_checksums(workload, seed, found, list(CHECKSUMS))
+            notice_checksums(workload, seed, found)
         else:
             notice_order(what, workload, seed, found)
-        return {"found": [dataclasses.asdict(one) for name, one in found.items() if name not in known]}
+        return {"found": [dataclasses.asdict(one) for name, one in found.items() if name not in job["known"]]}
 
     return do
 
 
 def tasks(seed: int, rounds: int) -> Iterator[tuple[str, str, int]]:
     """Yield what there is to do: which protections, with which workload, with which seed."""
-    for n in range(rounds):
-        for name, (_, _, workloads) in ORDERS.items():
-            yield from ((name, workload, seed + n) for workload in workloads)
-        for what, workload in itertools.product(("syncs", "checksums"), WORKLOADS):
-            if not workload.concurrent and not workload.faults:  # whose trace depends on more than its seed
-                yield what, workload.name, seed + n
+    repeatable = [one.name for one in WORKLOADS if not one.concurrent and not one.faults]  # whose trace depends on the seed alone
+    for n in range(seed, seed + rounds):
+        yield from ((name, workload, n) for name, (_, _, workloads) in ORDERS.items() for workload in workloads)
+        yield from ((what, workload, n) for what, workload in itertools.product(("syncs", "checksums"), repeatable))
 
 
-def run(seed: int, rounds: int = 1, seconds: float | None = None) -> tuple[list[Noticed], list[str]]:
-    """Take every protection away in turn; return what noticed, and which tasks failed."""
-    found, failed = dict[str, Noticed](), list[str]()
-    jobs = ({"task": task, "known": [name for name, one in list(found.items()) if one.what]} for task in tasks(seed, rounds))
-    with scratch() as base, Pool("soak.noticing", base, timeout=7200) as pool:
-        for job, answer in pool.do_all(jobs, seconds):
-            failed += [] if "found" in answer else [f"{job['task']}: {answer}"]
-            for one in (Noticed(**told) for told in answer.get("found", [])):
-                before = found.get(one.name, Noticed(one.name, one.kind))
-                found[one.name] = dataclasses.replace(before if before.what else one, tried=before.tried + one.tried)
-    return sorted(found.values(), key=lambda one: (one.kind, not one.what, one.name)), failed
-
-
-def table(found: list[Noticed]) -> list[str]:
-    """Return lines that tell of every protection by what it was noticed."""
-    lines = []
-    for one in found:
-        by = f"{one.workload}: {one.what}" if one.what else f"NOT NOTICED. {_why(one)}".strip()
-        lines.append(f"{one.kind:<9} {one.name:<84} {one.tried:>5} states  {by}")
-    return lines
+def _told(one: Noticed) -> str:
+    by = f"{one.workload}: {one.what}" if one.what else f"NOT NOTICED. {_why(one)}".strip()
+    return f"{one.kind:<9} {one.name:<84} {one.tried:>5} states  {by}"
 
 
 def _why(one: Noticed) -> str:
@@ -367,9 +337,19 @@ def _why(one: Noticed) -> str:
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Take every protection away in turn, with one seed of every workload; with a smaller scale for fewer minutes."""
-    found, failed = run(seed, max(1, round(scale)), None if scale >= 1 else 3600 * scale)
-    missed, notes = [one for one in found if not one.what and not _why(one)], [*table(found), *failed]
+    found, failed = Found(), list[str]()
+    every = tasks(seed, max(1, round(scale)))
+    jobs = ({"task": task, "known": [name for name, one in list(found.items()) if one.what]} for task in every)
+    with scratch() as base, Pool("soak.noticing", base, timeout=7200) as pool:
+        for job, answer in pool.do_all(jobs, None if scale >= 1 else 3600 * scale):
+            failed += [] if "found" in answer else [f"{job['task']}: {answer}"]
+            for one in (Noticed(**told) for told in answer.get("found", [])):
+                before = found.get(one.name, Noticed(one.name, one.kind))
+                found[one.name] = dataclasses.replace(before if before.what else one, tried=before.tried + one.tried)
+    row = Row("protections of which the crash campaign notices that they are gone", len(found), len(failed))
+    row.notes = [_told(one) for one in sorted(found.values(), key=lambda one: (one.kind, not one.what, one.name))] + failed
     if scale < 1:
-        missed, notes = [], [*notes, "a short run: what was not noticed counts for nothing"]
-    title = "protections of which the crash campaign notices that they are gone"
-    return Row(title, len(found), len(missed) + len(failed), notes)
+        row.notes.append("a short run: what was not noticed counts for nothing")
+    else:
+        row.broken += sum(not one.what and not _why(one) for one in found.values())
+    return row
