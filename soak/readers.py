@@ -8,14 +8,15 @@ columns, and keeps some hundred steps.
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import itertools
 import multiprocessing
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,56 +28,46 @@ from soak.workers import scratch
 from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.writers import WRITTEN, written
 
-READERS, THREADS = 4, 2
-ENVS, CAPACITY, SEGMENT_ROWS = 2, 600, 16
+READERS, ENVS, CAPACITY, SEGMENT_ROWS = 4, 2, 600, 16
+CALLS = {"sample": 0.45, "sequences": 0.15, "at": 0.25, "loader": 0.05, "a_pass": 0.05, "look": 0.05}
 
 
 class Counts:
-    """What one reader has read, and what was wrong with it."""
+    """What was read, by how, and what was wrong with it."""
 
     def __init__(self) -> None:
-        self.batches, self.rows, self.wrong, self.errors = 0, 0, 0, 0
-        self.evicted = 0  # calls that named steps which the writer had evicted by then, and that said so
-        self.notes: list[str] = []
-        self.of: collections.Counter[str] = collections.Counter()
+        self.of, self.notes = Counter[str](), list[str]()
 
-    def take(self, what: str, rows: int, wrong: int) -> None:
-        """Count a batch."""
-        self.batches += 1
-        self.of[what] += 1
-        self.rows += rows
-        self.wrong += wrong
-        if wrong and len(self.notes) < SHOWN:
-            self.notes.append(f"{what}: {wrong} wrong rows of {rows}")
+    @contextlib.contextmanager
+    def errors_in(self, what: str) -> Iterator[None]:
+        """Count an exception, whatever it is."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001  every exception is counted
+            self.note("errors", f"{what}: {traceback.format_exc(limit=-4)}")
 
-    def take_error(self, what: str) -> None:
-        """Count the exception that is being handled."""
-        self.errors += 1
-        if len(self.notes) < SHOWN:
-            self.notes.append(f"{what}: {traceback.format_exc(limit=-4)}")
+    def note(self, kind: str, what: str, times: int = 1) -> None:
+        """Count what should not be."""
+        self.of[kind] += times
+        self.notes = [*self.notes, what][:SHOWN]
 
 
 class Reading:
     """Read a store in every way, by turns, and compare."""
 
-    def __init__(self, world: Experience, buffer: db.ReplayBuffer, seed: int) -> None:
-        self._world, self.buffer, self._rng = world, buffer, np.random.default_rng(seed)
+    def __init__(self, world: Experience, buffer: db.ReplayBuffer, seed: int, counts: Counts) -> None:
+        self._world, self.buffer, self._rng, self._counts = world, buffer, np.random.default_rng(seed), counts
         self._slices, self._epochs = db.Slices(7, seed=seed), db.Uniform(seed, replace=False)
-        self.counts = Counts()
 
     def read(self) -> None:
         """Make one call that is drawn."""
-        calls: list[Callable[[], None]] = [self.sample, self.sample, self.sequences, self.at, self.loader, self.a_pass, self.look]
-        call = calls[self._rng.choice(len(calls), p=[0.25, 0.2, 0.15, 0.25, 0.05, 0.05, 0.05])]
-        try:
-            call()
-        except Exception:  # noqa: BLE001  every exception is counted
-            self.counts.take_error(call.__name__)
+        name = str(self._rng.choice(list(CALLS), p=list(CALLS.values())))
+        with self._counts.errors_in(name):
+            getattr(self, name)()
 
     def sample(self) -> None:
         """Draw single steps."""
-        sampler = self._epochs if self._rng.random() < 0.3 else None
-        self._take("sample", self.buffer.sample(64, sampler))
+        self._take("sample", self.buffer.sample(64, self._epochs if self._rng.random() < 0.3 else None))
 
     def sequences(self) -> None:
         """Draw sequences."""
@@ -84,25 +75,26 @@ class Reading:
 
     def at(self) -> None:
         """Read steps by name: the oldest, which are just being evicted, the newest, or any."""
-        with self.buffer._store.lock:
-            known = steps_of(self.buffer)
-        streams = self.buffer.n_envs
+        known, streams = self._steps(), self.buffer.n_envs
         known = known[np.argsort(known // streams, kind="stable")]
-        part = int(self._rng.integers(3))
-        steps = (known[:32], known[-32:], self._rng.permutation(known)[:32])[part]
+        part = str(self._rng.choice(["oldest", "newest", "any"]))
+        steps = {"oldest": known[:32], "newest": known[-32:], "any": self._rng.permutation(known)[:32]}[part]
         try:
             batch = self.buffer.at(steps)
         except db.InputError:
-            with self.buffer._store.lock:
-                there = steps_of(self.buffer)
+            there = self._steps()
             gone = np.setdiff1d(steps, there)
-            oldest = [there[there % streams == stream].min() for stream in range(streams)]
-            if not len(gone) or any(step >= oldest[step % streams] for step in gone.tolist()):
+            oldest = np.array([there[there % streams == stream].min() for stream in range(streams)])
+            if not len(gone) or (gone >= oldest[gone % streams]).any():
                 raise
-            self.counts.evicted += 1
+            self._counts.of["calls that named what was evicted by then, and that said so"] += 1
             return
         np.testing.assert_array_equal(batch["steps"].reshape(len(steps), -1)[:, 0].numpy(), steps)
-        self._take(("at, oldest", "at, newest", "at, any")[part], batch)
+        self._take(f"at, {part}", batch)
+
+    def _steps(self) -> np.ndarray:
+        with self.buffer._store.lock:
+            return steps_of(self.buffer)
 
     def loader(self) -> None:
         """Take some batches from a loader's threads."""
@@ -111,17 +103,15 @@ class Reading:
 
     def keep_loading(self, until: float) -> None:
         """Take batches from one loader, whose threads prefetch what may be evicted before its turn."""
-        try:
+        with self._counts.errors_in("the same loader"):
             for batch in self.buffer.loader(64, prefetch=8, threads=2):
                 self._take("the same loader", batch)
                 if time.monotonic() > until:
                     break
-        except Exception:  # noqa: BLE001  every exception is counted
-            self.counts.take_error("the same loader")
 
     def a_pass(self) -> None:
         """Read everything once."""
-        seen: list[np.ndarray] = []
+        seen = []
         for batch in self.buffer.batches(128, shuffle=True, threads=1):
             self._take("a pass", batch)
             seen.append(batch["steps"].numpy().copy())
@@ -131,81 +121,72 @@ class Reading:
     def look(self) -> None:
         """List the episodes; and the store's figures."""
         episodes = self.buffer.episodes
-        starts = episodes.start // self.buffer.n_envs
         for stream in range(self._world.n_envs):
-            mine = episodes.stream == stream
-            firsts = starts[mine][1:]  # the oldest may be cut by eviction
+            mine = episodes[episodes.stream == stream]
+            firsts = mine.start[1:] // self.buffer.n_envs  # the oldest may be cut by eviction
             np.testing.assert_array_equal(self._world.starts(stream, firsts), firsts)
-            assert (episodes.length[mine][1:-1] == self._world.rows(stream) - 1).all()
+            assert (mine.length[1:-1] == self._world.rows(stream) - 1).all()
         self.buffer.stats()
 
     def _take(self, what: str, batch: dict[str, Any]) -> None:
-        flat = dict(batch)
         if batch["reward"].ndim == 2:  # sequences
-            n, length = batch["reward"].shape
-            flat = {name: value.flatten(0, 1) for name, value in batch.items() if value.shape[:2] == (n, length)}
-        wrong = self._world.wrong(flat, self.buffer.frame_stack)
-        if WRITTEN in flat:
-            found = flat[WRITTEN].numpy()
-            wrong += int(((found != 0) & (found != written(WRITTEN, flat["steps"].numpy()))).sum())
-        self.counts.take(what, len(flat["steps"]), wrong)
+            shape = batch["reward"].shape
+            batch = {name: value.flatten(0, 1) for name, value in batch.items() if value.shape[:2] == shape}
+        wrong = self._world.wrong(batch, self.buffer.frame_stack)
+        if WRITTEN in batch:
+            found = batch[WRITTEN].numpy()
+            wrong += int(((found != 0) & (found != written(WRITTEN, batch["steps"].numpy()))).sum())
+        self._counts.of.update({"batches": 1, what: 1, "rows": len(batch["steps"])})
+        if wrong:
+            self._counts.note("wrong rows", f"{what}: {wrong} wrong rows", wrong)
 
 
 # Processes
 
 
-def read(path: Path, seed: int, seconds: float) -> list[Counts]:
+def read(path: Path, seed: int, seconds: float) -> Counts:
     """Be a reader in a process of its own."""
-    world, rng, until = Experience(ENVS), np.random.default_rng(seed), time.monotonic() + seconds
-    counts = Counts()
+    world, rng, until, counts = Experience(ENVS), np.random.default_rng(seed), time.monotonic() + seconds, Counts()
     while time.monotonic() < until:
-        stack = 1 + 3 * (seed % 2)
-        try:
-            with db.ReplayBuffer(path, mode="r", frame_stack=stack, seed=seed, threads=1) as buffer:
-                reading = Reading(world, buffer, seed)
-                reading.counts = counts
-                opened_until = min(until, time.monotonic() + rng.uniform(0.5, 5))
-                while time.monotonic() < opened_until:
-                    if rng.random() < 0.6:
-                        buffer.refresh()
-                    reading.read()
-        except Exception:  # noqa: BLE001  every exception is counted
-            counts.take_error("opening or refreshing")
-    return [counts]
+        with (
+            counts.errors_in("opening or refreshing"),
+            db.ReplayBuffer(path, mode="r", frame_stack=1 + 3 * (seed % 2), seed=seed, threads=1) as buffer,
+        ):
+            reading, opened_until = Reading(world, buffer, seed, counts), min(until, time.monotonic() + rng.uniform(0.5, 5))
+            while time.monotonic() < opened_until:
+                if rng.random() < 0.6:
+                    buffer.refresh()
+                reading.read()
+    return counts
 
 
-def write(path: Path, seed: int, seconds: float) -> list[Counts]:
+def write(path: Path, seed: int, seconds: float) -> Counts:
     """Be the writer, with two threads that sample."""
-    world, rng = Experience(ENVS), np.random.default_rng(seed)
+    world, rng, counts = Experience(ENVS), np.random.default_rng(seed), Counts()
     with world.open(path, CAPACITY, segment_rows=SEGMENT_ROWS, threads=1) as buffer:
         feeder = Feeder(world, buffer)
         feeder.add(400)
         path.with_name("ready").touch()
-        until, own = time.monotonic() + seconds, Counts()
-        readings = [Reading(world, buffer, seed + 1 + n) for n in range(THREADS)]
+        until, others = time.monotonic() + seconds, [Counts(), Counts()]
+        loading, reading = (Reading(world, buffer, seed + n, of) for n, of in enumerate(others, 1))
 
-        def keep_reading(reading: Reading) -> None:
+        def keep_reading() -> None:
             while time.monotonic() < until:
                 reading.read()
 
-        threads = [threading.Thread(target=keep_reading, args=(reading,)) for reading in readings[1:]]
-        threads.append(threading.Thread(target=readings[0].keep_loading, args=(until,)))
+        threads = [threading.Thread(target=loading.keep_loading, args=(until,)), threading.Thread(target=keep_reading)]
         for thread in threads:
             thread.start()
         while time.monotonic() < until:
-            try:
+            with counts.errors_in("writing"):
                 _write_some(buffer, feeder, rng)
-                own.of["writes"] += 1
-            except Exception:  # noqa: BLE001  every exception is counted
-                own.take_error("writing")
+                counts.of["writes"] += 1
         for thread in threads:
             thread.join()
-        own.rows = 0
-        own.of["steps added"] = buffer.stats()["added"]
+        counts.of["steps added"] = buffer.stats()["added"]
         if error := buffer.stats()["seal_error"]:
-            own.errors += 1
-            own.notes.append(f"sealing: {error}")
-    return [own, *(reading.counts for reading in readings)]
+            counts.note("errors", f"sealing: {error}")
+    return together([counts, *others])
 
 
 def _write_some(buffer: db.ReplayBuffer, feeder: Feeder, rng: np.random.Generator) -> None:
@@ -221,30 +202,29 @@ def _write_some(buffer: db.ReplayBuffer, feeder: Feeder, rng: np.random.Generato
         buffer.flush(recompress=True)
 
 
+def together(every: list[Counts]) -> Counts:
+    """Add up counts."""
+    total = Counts()
+    for counts in every:
+        total.of.update(counts.of)
+        total.notes += counts.notes
+    return total
+
+
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Read and write for ten minutes, times `scale`."""
-    seconds, told, wrong = 600 * scale, list[Counts](), list[str]()
+    seconds, told = 600 * scale, [Counts()]
     context = multiprocessing.get_context("spawn")
     with scratch() as name, ProcessPoolExecutor(1 + READERS, mp_context=context) as pool:
         path = name / "store"
-        processes: list[Future[list[Counts]]] = [pool.submit(write, path, seed * 100, seconds)]
+        processes = [pool.submit(write, path, seed * 100, seconds)]
         while not path.with_name("ready").exists() and not processes[0].done():
             time.sleep(0.01)
         processes += [pool.submit(read, path, seed * 100 + 50 + n, seconds) for n in range(READERS)]
         for process in processes:
-            try:
-                told += process.result()
-            except Exception as error:  # noqa: BLE001  such as that one died
-                wrong.append(repr(error))
-    died = len(wrong)
-    total = {what: sum(getattr(counts, what) for counts in told) for what in ("batches", "rows", "wrong", "errors", "evicted")}
-    of = sum((counts.of for counts in told), collections.Counter[str]())
-    notes = [
-        f"{total['rows']:,} rows compared, {total['wrong']:,} wrong; {total['errors']:,} errors; "
-        f"{total['evicted']:,} calls told that what they named was evicted by then",
-        ", ".join(f"{what} {n:,}" for what, n in of.most_common()),
-    ]
-    wrong += [note for counts in told for note in counts.notes]
-    return Row(
-        "readers beside a writer: batches", total["batches"], total["wrong"] + total["errors"] + died, [*notes, *wrong[:SHOWN]]
-    )
+            with told[0].errors_in("a process"):  # such as that one died
+                told.append(process.result())
+    total = together(told)
+    of = ", ".join(f"{n:,} {what}" for what, n in total.of.most_common())
+    broken = total.of["wrong rows"] + total.of["errors"]
+    return Row("readers beside a writer: batches", total.of["batches"], broken, [of, *total.notes[:SHOWN]])
