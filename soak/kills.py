@@ -10,6 +10,7 @@ A kill's instant cannot be drawn from a seed: a store that is not as it should b
 from __future__ import annotations
 
 import collections
+import contextlib
 import shutil
 import time
 import traceback
@@ -24,7 +25,7 @@ import zarr
 import diskbuffer as db
 from soak.table import SHOWN, Row
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.experience import Array, Experience, heads_of, steps_of
+from tests.support.experience import Experience, heads_of, steps_of
 from tests.support.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
 
 KILLS = 10  # of one store
@@ -88,21 +89,22 @@ def judge(path: Path, world: Experience, known: Known, rng: np.random.Generator,
     read_with_others(path, rng)
     if full:
         _must_be_fine(path, "as the kill left it", MENDED)
-    with _opened(path, mode="r") as reader:
-        compare(reader, world, known)
-    if not recover:
-        return
-    with _opened(path, mode="a") as buffer:
-        compare(buffer, world, known)
-    if full:
+    for mode in ("r", "a") if recover else ("r",):
+        with _opening(f"cannot be opened with mode={mode!r}"):
+            buffer = db.ReplayBuffer(path, threads=1, mode=mode)
+        with buffer:
+            compare(buffer, world, known)
+    if full and recover:
         _must_be_fine(path, "closed after the kill", "")
 
 
-def _opened(path: Path, **options: Any) -> db.ReplayBuffer:
+@contextlib.contextmanager
+def _opening(what: str) -> Iterator[None]:
+    """Have what is raised tell of a store that cannot be opened."""
     try:
-        return db.ReplayBuffer(path, threads=1, **options)
+        yield
     except Exception as error:
-        raise WrongError(f"cannot be opened with {options}: {error!r}", unopened=True) from error
+        raise WrongError(f"{what}: {error!r}", unopened=True) from error
 
 
 def _must_be_fine(path: Path, when: str, allowed: str) -> None:
@@ -113,19 +115,14 @@ def _must_be_fine(path: Path, when: str, allowed: str) -> None:
 
 def read_with_others(path: Path, rng: np.random.Generator) -> None:
     """Read every array with zarr-python, the first rows of each and three whole ones with tensorstore, too."""
-    try:
-        group = zarr.open_group(str(path), mode="r")
-        arrays = {name: node for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)}
-        values = {name: np.asarray(array[...]) for name, array in arrays.items()}
-    except Exception as error:
-        raise WrongError(f"zarr-python cannot read it: {error!r}", unopened=True) from error
-    for n, name in enumerate(rng.permutation(sorted(arrays)).tolist()):
+    with _opening("zarr-python cannot read it"):
+        members = zarr.open_group(str(path), mode="r").members(max_depth=None)
+        values = {name: np.asarray(node[...]) for name, node in members if isinstance(node, zarr.Array)}
+    for n, name in enumerate(rng.permutation(sorted(values)).tolist()):
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path / name)}}
-        try:
+        with _opening(f"tensorstore cannot read {name}"):
             array = tensorstore.open(spec, read=True).result()
             found = np.asarray((array if n < 3 else array[: min(READ, len(values[name]))]).read().result())
-        except Exception as error:
-            raise WrongError(f"tensorstore cannot read {name}: {error!r}", unopened=True) from error
         common = min(len(found), len(values[name]))  # a kill may come between an array's growth and the group's
         if not np.array_equal(found[:common], values[name][:common]):
             raise WrongError(f"tensorstore and zarr-python disagree on {name}")
@@ -143,48 +140,31 @@ def compare(buffer: db.ReplayBuffer, world: Experience, known: Known, *, tags: b
         raise WrongError(f"{len(steps)} steps of {least} that must be kept", max(0, least - len(steps)))
     if len(steps) == 0:
         return
-    batch = buffer.at(steps)
+    batch, streams, at = buffer.at(steps), steps % world.n_envs, steps // world.n_envs
     for stream in range(world.n_envs):
-        at = steps[steps % world.n_envs == stream] // world.n_envs
-        all_ = np.arange(at.min(initial=int(heads[stream])), heads[stream])
-        missing = np.setdiff1d(all_[~world.is_last(stream, all_)], at)
+        mine = at[streams == stream]
+        between = np.arange(mine.min(initial=int(heads[stream])), heads[stream])
+        missing = np.setdiff1d(between[~world.is_last(stream, between)], mine)
         if len(missing):
             raise WrongError(f"stream {stream} has holes, from {missing[0]} on", len(missing))
     if wrong := world.wrong(batch, buffer.frame_stack):
         raise WrongError(f"{wrong} steps have other contents than they were given", wrong)
-    for name, until in ((WRITTEN, known.written), (MAPPED, known.mapped)):
-        _compare_column(batch, name, until, world)
+    derived = [(name, written(name, steps), until) for name, until in ((WRITTEN, known.written), (MAPPED, known.mapped))]
+    found = {name: batch[name].numpy() for name in (WRITTEN, MAPPED, "tag") if name in batch}
     if tags:
-        _compare_tags(buffer, batch, known.tagged, world)
-
-
-def _compare_column(batch: dict[str, Any], name: str, until: Array, world: Experience) -> None:
-    steps = batch["steps"].numpy()
-    if name not in batch:
-        if (until > 0).any():
-            raise WrongError(f"column {name!r} is gone")
-        return
-    found, expected = batch[name].numpy(), written(name, steps)
-    due = steps // world.n_envs < until[steps % world.n_envs]
-    bad = (found != expected) & (due | (found != 0))
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise WrongError(f"column {name!r}: step {steps[at]} has {found[at]} for {expected[at]}, and {bad.sum() - 1} more")
-
-
-def _compare_tags(buffer: db.ReplayBuffer, batch: dict[str, Any], tagged: Array, world: Experience) -> None:
-    steps = batch["steps"].numpy()
-    if "tag" not in batch:
-        if (tagged > 0).any():
-            raise WrongError("the tags are gone")
-        return
-    names = np.array(["", *buffer.episodes.tag_names])[batch["tag"].numpy()]
-    for stream in range(world.n_envs):
-        mine = steps % world.n_envs == stream
-        at = steps[mine] // world.n_envs
-        bad = (names[mine] != np.array(tags_of(world, stream, at))) & ((at < tagged[stream]) | (names[mine] != ""))
-        if bad.any():
-            raise WrongError(f"step {at[bad][0]} of stream {stream} has the tag {names[mine][bad][0]!r}")
+        found |= {"tag": np.array(["", *buffer.episodes.tag_names])[found["tag"]]} if "tag" in found else {}
+        expected = [tags_of(world, stream, place)[0] for stream, place in zip(streams.tolist(), at[:, None], strict=True)]
+        derived.append(("tag", np.array(expected), known.tagged))
+    for name, values, until in derived:
+        if name not in found:
+            if (until > 0).any():
+                raise WrongError(f"column {name!r} is gone")
+            continue
+        due, given = at < until[streams], found[name] != found[name].dtype.type()
+        bad = np.flatnonzero((found[name] != values) & (due | given))
+        if len(bad):
+            which, more = bad[0], len(bad) - 1
+            raise WrongError(f"{name!r} of step {steps[which]} is {found[name][which]}, not {values[which]}; and {more} more")
 
 
 # In a worker
@@ -222,22 +202,21 @@ class Killer:
         return {**counts, "in": calls, "broken": broken}
 
     def _kill(self, path: Path, world: Experience, known: Known, rng: np.random.Generator, options: dict[str, Any]) -> str:
-        writers = self._writers
+        writers, what = self._writers, str(rng.choice(DOING))
         writers.start(path, world, "everything", seed=int(rng.integers(2**31)), threads=1, **options)
-        what = str(rng.choice(DOING))
         if what == "opening":
             time.sleep(rng.uniform(0, 0.03))
-        elif rng.random() < 0.6:
-            writers.wait_for(0)
-            writers.wait_until_doing(what, 0.4)
-            time.sleep(rng.choice([0.0005, 0.003, 0.02]) * rng.random())
         else:
             writers.wait_for(0)
-            time.sleep(rng.uniform(0, 0.15))
+            if rng.random() < 0.6:
+                writers.wait_until_doing(what, 0.4)
+                time.sleep(rng.choice([0.0005, 0.003, 0.02]) * rng.random())
+            else:
+                time.sleep(rng.uniform(0, 0.15))
+        assert writers.account is not None
         try:
             writers.kill()
         finally:
-            assert writers.account is not None
             known.take(writers.account)
         return DOING[max(0, int(writers.account.last[0]))]
 
