@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,58 @@ class Values:
         odd = self._rng.random(self.shape) < 0.05
         with np.errstate(over="ignore", under="ignore"):
             return np.where(odd, self._rng.choice(_ODD, self.shape), found).astype(self.dtype)
+
+
+class World:
+    """Observations of an environment whose episodes end in every way, and that is reset from outside now and then.
+
+    ``draw()`` returns an observation: an array, or dicts of them. With a `stack`, those of three dimensions are that many frames
+    along an axis. `jumps` is how often a step is the last before a reset from outside, without an end of its episode.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator, draw: Callable[[], Any], stack: int = 1, axis: int = 0, jumps: float = 0.0
+    ) -> None:
+        self._rng, self._draw, self._stack, self._axis, self._jumps = rng, draw, stack, axis, jumps
+        self._length, self._still = float(rng.choice([1.3, 4, 15, 100])), float(rng.choice([0, 0, 0.5]))
+        self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
+        self.episode = 0
+        self._now = self._first()
+
+    def step(self) -> tuple[Any, Any, bool]:
+        """Return an observation, the one after it, and whether the episode ends there."""
+        now, over = self._now, bool(self._rng.random() < 1 / self._length)
+        drawn = now if self._rng.random() < self._still else self._draw()
+        after = self._stacked(self._following, now, drawn)
+        reset = over or self._rng.random() < self._jumps
+        self._now = self._first() if reset else after
+        self.episode += reset
+        return now, after, over
+
+    def reward(self) -> float:
+        """Return a reward, which may be zero always, or often."""
+        return float(self._rng.normal() * (self._rng.random() < self._earns))
+
+    def _first(self) -> Any:
+        drawn = self._draw()
+        if self._older == "others":  # as of an episode that was played for a while before
+            return drawn
+        return self._stacked(self._begun, drawn, drawn)
+
+    def _stacked(self, function: Callable[[Array, Array], Array], now: Any, drawn: Any) -> Any:
+        """Return what was drawn, but for stacks, of which the function makes others."""
+        if isinstance(drawn, dict):
+            return {key: self._stacked(function, now[key], part) for key, part in drawn.items()}
+        return function(now, drawn) if self._stack > 1 and np.ndim(drawn) == 3 else drawn
+
+    def _begun(self, _: Array, drawn: Array) -> Array:
+        newest = np.split(drawn, self._stack, self._axis)[-1]
+        older = np.zeros_like(newest) if self._older == "zeros" else newest
+        return np.concatenate([older] * (self._stack - 1) + [newest], self._axis)
+
+    def _following(self, now: Array, drawn: Array) -> Array:
+        newest = np.split(drawn, self._stack, self._axis)[-1]
+        return np.concatenate([*np.split(now, self._stack, self._axis)[1:], newest], self._axis)
 
 
 class Pair:

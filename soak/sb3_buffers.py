@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters import sb3
-from soak.random_values import Pair, same_bits
+from soak.random_values import Pair, World, same_bits
 from soak.table import Row, seeded
 from soak.workers import failure
 
@@ -107,62 +107,31 @@ def _values(space: Any, n: int, rng: Rng) -> Any:
     return found
 
 
-class World:
-    """Steps of some environments, whose episodes end in every way.
-
-    Observations may be stacks of frames, along the first axis or the `last`; `jumps` is how often an environment is reset from
-    outside, without an end of its episode.
-    """
+class Worlds:
+    """Steps of some environments; observations may be stacks of frames, along the first axis or the `last`."""
 
     def __init__(self, space: Any, n_envs: int, rng: Rng, stack: int = 1, last: bool = False, jumps: float = 0.0) -> None:
-        self.space, self.n_envs = space, n_envs
-        self._rng, self._stack, self._axis, self._jumps = rng, stack, -1 if last else 0, jumps
-        self._length, self._still = float(rng.choice([1.3, 4, 15, 100])), float(rng.choice([0, 0, 0.5]))
-        self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
-        self.obs = [self._first() for _ in range(n_envs)]
-
-    def _draw(self) -> Any:
-        found = _values(self.space, 1, self._rng)
-        return {name: part[0] for name, part in found.items()} if isinstance(found, dict) else found[0]
-
-    def _first(self) -> Any:
-        drawn = self._draw()
-        if self._stack == 1:
-            return drawn
-        size = drawn.shape[self._axis] // self._stack
-        newest = np.take(drawn, range(size), self._axis)
-        if self._older == "others":  # as of an episode that was played for a while before
-            return drawn
-        older = np.zeros_like(newest) if self._older == "zeros" else newest
-        return np.concatenate([older] * (self._stack - 1) + [newest], self._axis)
-
-    def _next(self, obs: Any) -> Any:
-        still = self._rng.random() < self._still
-        if self._stack == 1:
-            return obs if still else self._draw()
-        size = obs.shape[self._axis] // self._stack
-        older = np.take(obs, range(size, size * self._stack), self._axis)
-        newest = np.take(obs if still else self._draw(), range(-size, 0), self._axis)
-        return np.concatenate([older, newest], self._axis)
+        self.n_envs, self._rng = n_envs, rng
+        self._all = [World(rng, lambda: _value(space, rng), stack, -1 if last else 0, jumps) for _ in range(n_envs)]
 
     def step(self) -> tuple[Any, Any, Array, Array, list[dict[str, Any]]]:
         """Return (obs, next_obs, reward, done, infos), with a leading axis of environments."""
-        rng, before = self._rng, list(self.obs)
-        after = [self._next(obs) for obs in before]
-        done = rng.random(self.n_envs) < 1 / self._length
-        infos: list[dict[str, Any]] = [{"n": int(rng.integers(9))} for _ in before]
-        for env in range(self.n_envs):
-            self.obs[env] = after[env]
-            if done[env]:
-                infos[env]["TimeLimit.truncated"] = bool(rng.random() < 0.5)
-            if done[env] or rng.random() < self._jumps:
-                self.obs[env] = self._first()
-        reward = rng.normal(size=self.n_envs) * (rng.random(self.n_envs) < self._earns)
-        reward = reward.astype(rng.choice(["float32", "float64"]))
-        return _together(before), _together(after), reward, done, infos
+        rng = self._rng
+        before, after, done = zip(*(world.step() for world in self._all), strict=True)
+        infos: list[dict[str, Any]] = [{"n": int(rng.integers(9))} for _ in done]
+        for info in (info for info, over in zip(infos, done, strict=True) if over):
+            info["TimeLimit.truncated"] = bool(rng.random() < 0.5)
+        reward = np.array([world.reward() for world in self._all], rng.choice(["float32", "float64"]))
+        return _together(before), _together(after), reward, np.array(done), infos
 
 
-def _together(parts: list[Any]) -> Any:
+def _value(space: Any, rng: Rng) -> Any:
+    """Return one value of a space."""
+    found = _values(space, 1, rng)
+    return {name: part[0] for name, part in found.items()} if isinstance(found, dict) else found[0]
+
+
+def _together(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], dict):
         return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
     return np.stack(parts)
@@ -251,7 +220,7 @@ class _Replay(Pair):
             warnings.simplefilter("ignore")
             self.theirs = own.get(kind, library.ReplayBuffer)(*given, **self.options)
         jumps = 0.05 if kind in ("replay", "dict") and rng.random() < 0.3 else 0.0
-        self.world = World(self.space, self.n_envs, rng, stack, last, jumps)
+        self.world = Worlds(self.space, self.n_envs, rng, stack, last, jumps)
         self.norm = self._normalized() if rng.random() < 0.2 and _is_floating(self.space) else None
         self.frame_stack = stack if rng.random() < 0.7 and self.size >= stack * self.n_envs else 1
         self.rows = int(2 ** rng.integers(3, 7))
@@ -362,7 +331,7 @@ def _rollout(kind: str, path: Path, rng: Rng, rounds: int) -> None:
     frame_stack, both = stack if length >= stack and rng.random() < 0.7 else 1, Pair(path, rng)
     both.ours = own(*given, **options, path=both.path, segment_rows=int(2 ** rng.integers(3, 7)), frame_stack=frame_stack)
     both.theirs = its(*given, **options)
-    world, starts = World(space, n_envs, rng, stack, last), np.ones(n_envs, bool)
+    world, starts = Worlds(space, n_envs, rng, stack, last), np.ones(n_envs, bool)
     numbers: Callable[[], torch.Tensor] = lambda: torch.as_tensor(rng.normal(size=n_envs).astype(np.float32))  # noqa: E731
     try:
         for _ in range(int(rng.integers(1, rounds + 1))):

@@ -15,7 +15,7 @@ from diskbuffer.adapters.tianshou import (
     DiskReplayBuffer,
     DiskVectorReplayBuffer,
 )
-from soak.random_values import Pair, Values, random_shape, same_bits
+from soak.random_values import Pair, Values, World, random_shape, same_bits
 
 _CALLS = {"add": 10, "sample": 6, "everything": 2, "index": 3, "neighbours": 2, "write_key": 1, "reset": 0.6, "reopen": 1.5}
 _CALLS |= {"pickle": 1, "update": 0.4}
@@ -25,40 +25,6 @@ _CLASSES: dict[tuple[bool, bool], tuple[Any, Any]] = {  # by whether steps have 
     (True, False): (PrioritizedReplayBuffer, DiskPrioritizedReplayBuffer),
     (True, True): (PrioritizedVectorReplayBuffer, DiskPrioritizedVectorReplayBuffer),
 }
-
-
-class World:
-    """Steps of an environment whose episodes end in every way, of values for parts of observations, actions, rewards, infos.
-
-    Only the last of `only_last` frames of an observation is stored.
-    """
-
-    def __init__(self, rng: np.random.Generator, obs: Any, act: Values, rew: Values, info: Any, only_last: int) -> None:
-        self._rng, self._obs, self._act, self._rew, self._info, self._stack = rng, obs, act, rew, info, only_last
-        self._episode = float(rng.choice([1.5, 5, 40]))
-        self._still = float(rng.choice([0, 0, 0.5]))
-        self._now = _drawn(self._obs)
-
-    def _given(self, obs: Any) -> Any:
-        """Return an observation as the environment has it."""
-        return obs if self._stack == 1 else np.stack([np.zeros_like(obs)] * (self._stack - 1) + [obs])
-
-    def step(self) -> Any:
-        """Take a step."""
-        now, over = self._now, self._rng.random() < 1 / self._episode
-        after = now if self._rng.random() < self._still else _drawn(self._obs)
-        terminated = bool(over and self._rng.random() < 0.6)
-        self._now = _drawn(self._obs) if over else after
-        return Batch(
-            obs=self._given(now),
-            act=self._act(),
-            rew=self._rew(),
-            terminated=terminated,
-            truncated=bool(over and (not terminated or self._rng.random() < 0.2)),
-            obs_next=self._given(after),
-            info=_drawn(self._info),
-            policy=Batch(),
-        )
 
 
 def _drawn(values: Any) -> Any:
@@ -104,7 +70,7 @@ class Both(Pair):
         self._prioritized = bool(rng.random() < 0.35)
         self._how = self._random_options()
         self._size = int(rng.integers(max(2, self._how["stack_num"]), 40)) * max(self.n_envs, 1)
-        self._worlds = self._random_worlds()
+        self._random_world()
         self._given = (self._size, self.n_envs) if self.n_envs else (self._size,)
         self._classes = _CLASSES[self._prioritized, self.n_envs > 0]
         self.theirs = self._classes[0](*self._given, **self._how)
@@ -129,7 +95,8 @@ class Both(Pair):
             how["weight_norm"] = bool(rng.random() < 0.5)
         return how
 
-    def _random_worlds(self) -> list[World]:
+    def _random_world(self) -> None:
+        """Draw what observations, actions, rewards and infos are."""
         rng = self.rng
         names = ("frame", "place", "a value", "obs", "x_61", "a/b", "%20", "_own", "steps")
 
@@ -141,11 +108,22 @@ class Both(Pair):
         obs: Any = Values(rng, random_shape(rng))
         if rng.random() < 0.5 and not self._how["save_only_last_obs"]:
             obs = {key: nested(0) for key in rng.choice(names, 2, replace=False).tolist()}
-        act = Values(rng, random_shape(rng)[:1])
-        rew = Values(rng, () if rng.random() < 0.9 else (2,), "float64")
-        info = {key: nested(1) for key in ("lives", "tag", "steps", "x_position") if rng.random() < 0.4}
-        only_last = 3 if self._how["save_only_last_obs"] else 1
-        return [World(rng, obs, act, rew, info, only_last) for _ in range(max(self.n_envs, 1))]
+        self._values: dict[str, Any] = {
+            "act": Values(rng, random_shape(rng)[:1]),
+            "rew": Values(rng, () if rng.random() < 0.9 else (2,), "float64"),
+            "info": {key: nested(1) for key in ("lives", "tag", "steps", "x_position") if rng.random() < 0.4},
+        }
+        self._worlds = [World(rng, lambda: _drawn(obs)) for _ in range(max(self.n_envs, 1))]
+
+    def _step(self, env: int = 0) -> Any:
+        """Take a step of an environment."""
+        now, after, over = self._worlds[env].step()
+        if self._how["save_only_last_obs"]:
+            now, after = (np.stack([np.zeros_like(obs)] * 2 + [obs]) for obs in (now, after))
+        terminated = bool(over and self.rng.random() < 0.6)
+        truncated = bool(over and (not terminated or self.rng.random() < 0.2))
+        given = {"obs": now, "obs_next": after, "terminated": terminated, "truncated": truncated, "policy": Batch()}
+        return Batch(**given, **_drawn(self._values))
 
     def _compare(self, one: Any, other: Any, indices: Any, where: str) -> None:
         """Compare batches, but for what docs/adapters.md names: what only ours knows, and stacks of infos."""
@@ -174,7 +152,7 @@ class Both(Pair):
         """Add some steps to both."""
         for _ in range(int(self.rng.integers(1, 12))):
             if not self.n_envs:
-                step = self._worlds[0].step()
+                step = self._step()
                 if self._how["save_only_last_obs"] and self._how["ignore_obs_next"] and self.rng.random() < 0.5:
                     step = Batch.stack([step])
                     told = self.each("add", step, [0])
@@ -184,7 +162,7 @@ class Both(Pair):
                 ids = np.arange(self.n_envs) if self.rng.random() < 0.5 else np.flatnonzero(self.rng.random(self.n_envs) < 0.6)
                 if not len(ids):
                     continue
-                steps = Batch.stack([self._worlds[n].step() for n in ids])
+                steps = Batch.stack([self._step(int(n)) for n in ids])
                 told = self.each("add", steps, ids)
             for name, one, other in zip(("places", "returns", "lengths", "starts"), *told, strict=True):
                 computed = name == "returns"  # sums of rewards: which NaN comes of infinities depends on the order
@@ -294,7 +272,7 @@ class Both(Pair):
             return
         source = ReplayBuffer(9, **self._how)
         for _ in range(int(self.rng.integers(1, 15))):
-            source.add(self._worlds[0].step())
+            source.add(self._step())
         self._uncounted = True
         one, other = self.each("update", source)
         _same(one, other, "what update returns")

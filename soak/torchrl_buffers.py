@@ -18,7 +18,7 @@ from torchrl.data.replay_buffers.samplers import (
 )
 
 from diskbuffer.adapters.torchrl import DiskStorage
-from soak.random_values import Pair, Values, random_shape, same_bits
+from soak.random_values import Pair, Values, World, random_shape, same_bits
 
 _KEYS: tuple[Any, ...] = (
     *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "x_61", "_own", "a value", "a/b", "\u00e4"),
@@ -28,54 +28,32 @@ _DONE = ("next", "done")
 _CALLS = {"extend": 6, "add": 3, "sample": 8, "index": 3, "all": 2, "reopen": 1.5, "pickle": 0.7, "empty": 0.4, "dump": 0.5}
 
 
-class World:
-    """Steps of an environment, or of nothing in particular, that end in every way, or are reset from outside.
+class Rollouts:
+    """Steps of an environment, or of nothing in particular.
 
-    `entries` tell of each entry what its values are, and whether it is there below "next", too; `stack` is how many frames are in
-    the stacks that pictures are, 1 for none; `flags`, which of "done", "terminated" and "truncated" are told.
+    `entries` tell of each entry what its values are, and whether it is there below "next", too; `flags`, which of "done",
+    "terminated" and "truncated" are told. Where there are stacks of frames, they are pictures.
     """
 
     def __init__(self, rng: np.random.Generator, entries: dict[Any, tuple[Values, bool]], stack: int, flags: list[str]) -> None:
-        self._rng, self._entries, self._stack, self._flags = rng, entries, stack, flags
-        self._episode = float(rng.choice([1.5, 5, 40]))
-        self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
-        self._still = float(rng.choice([0, 0, 0.5]))
-        self._number = 0
-        self._now = self._observe({})
-
-    def _observe(self, before: dict[Any, Any]) -> dict[Any, Any]:
-        found = {}
-        for key, (values, paired) in self._entries.items():
-            if paired and self._stack > 1 and len(values.shape) == 2 and values.shape[0] >= 8:
-                frames = before.get(key)
-                if frames is not None:
-                    new = frames[-1] if self._rng.random() < self._still else values()
-                    found[key] = np.concatenate([frames[1:], new[None]])
-                    continue
-                new = values()
-                older = [np.zeros_like(new) if self._older == "zeros" else new] * (self._stack - 1)
-                found[key] = np.stack([*([values() for _ in older] if self._older == "others" else older), new])
-            elif paired:
-                found[key] = values()
-        return found
+        paired = {key: values for key, (values, paired) in entries.items() if paired}
+        self._rng, self._flags = rng, flags
+        self._others = {key: values for key, values in entries.items() if key not in paired}
+        self._world = World(rng, lambda: {key: values() for key, values in paired.items()}, stack, jumps=0.03)
 
     def step(self) -> Any:
         """Take a step."""
-        after, over = self._observe(self._now), self._rng.random() < 1 / self._episode
-        flags = dict.fromkeys(self._flags, False)
-        ending = {"done": over} | dict.fromkeys(("terminated", "truncated"), False)
-        ending[str(self._rng.choice(["terminated", "truncated"]))] |= over
-        step: dict[Any, Any] = {key: torch.from_numpy(np.asarray(value)) for key, value in self._now.items()}
-        step |= {key: torch.from_numpy(values()) for key, (values, paired) in self._entries.items() if not paired}
+        number = self._world.episode
+        now, after, over = self._world.step()
+        ending = {"done": over, "terminated": False, "truncated": False}
+        ending[str(self._rng.choice(["terminated", "truncated"]))] = over
+        step: dict[Any, Any] = {key: torch.from_numpy(np.asarray(value)) for key, value in now.items()}
+        step |= {key: torch.from_numpy(values()) for key, (values, _) in self._others.items()}
         step |= {("next", *_path(key)): torch.from_numpy(np.asarray(value)) for key, value in after.items()}
-        step |= {name: torch.tensor([value]) for name, value in flags.items()}
-        step |= {("next", name): torch.tensor([ending[name]]) for name in flags}
-        reward = torch.tensor([float(self._rng.normal() * (self._rng.random() < self._earns))])
-        step.setdefault(("next", "reward"), reward)  # where it is observed, too, it is what the next step starts with
-        step["episode"] = torch.tensor(self._number)
-        reset = over or self._rng.random() < 0.03  # from outside, now and then
-        self._now = self._observe({}) if reset else after
-        self._number += reset
+        step |= {name: torch.tensor([False]) for name in self._flags}
+        step |= {("next", name): torch.tensor([ending[name]]) for name in self._flags}
+        step.setdefault(("next", "reward"), torch.tensor([self._world.reward()]))  # or it is observed: what the next starts with
+        step["episode"] = torch.tensor(number)
         return TensorDict({key: value.clone() for key, value in step.items()}, [])
 
     def rollout(self, n: int) -> Any:
@@ -119,9 +97,9 @@ class Both(Pair):
         chosen = rng.choice(len(_KEYS), int(rng.integers(1, 7)), replace=False)
         entries = {_KEYS[n]: (Values(rng, random_shape(rng)), bool(rng.random() < 0.6)) for n in chosen}
         if self._stack > 1:
-            entries["picture"] = (Values(rng, (12, 11), "uint8", few=False), True)
+            entries["picture"] = (Values(rng, (self._stack, 12, 11), "uint8", few=False), True)
             entries = {k: v for k, v in entries.items() if k == "picture" or not (v[1] and len(v[0].shape) >= 2)}
-        self._worlds = [World(rng, entries, self._stack, flags) for _ in range(max(self.lanes, 1))]
+        self._worlds = [Rollouts(rng, entries, self._stack, flags) for _ in range(max(self.lanes, 1))]
         size = int(rng.integers(3, 120))
         self._size = size if not self.lanes else -(-size // self.lanes) * self.lanes
         self._segment = int(rng.choice([8, 16, 64]))

@@ -40,7 +40,7 @@ def test_random_buffers_give_the_librarys_own_batches(kind: str, amount: Callabl
 
 
 def fill(buffers: list[Any], space: Any, steps: int, *, stack: int = 1, last: bool = False, n_envs: int = 1) -> None:
-    world, rng = sb3_buffers.World(space, n_envs, np.random.default_rng(0), stack, last), np.random.default_rng(1)
+    world, rng = sb3_buffers.Worlds(space, n_envs, np.random.default_rng(0), stack, last), np.random.default_rng(1)
     for _ in range(steps):
         obs, after, reward, done, infos = world.step()
         action = rng.integers(0, 3, (n_envs, 1))
@@ -78,7 +78,7 @@ def test_batches_can_be_viewed_in_another_shape(axis: str, tmp_path: Path, opene
     assert batch.observations.view(16, -1).shape == batch.next_observations.view(16, -1).shape == (16, 4 * 12 * 11)
     rollout = DiskRolloutBuffer(20, space, ACTIONS, "cpu", path=tmp_path / "rollout", frame_stack=4)
     opened.append(rollout)
-    world, starts = sb3_buffers.World(space, 1, np.random.default_rng(0), 4, last), np.ones(1)
+    world, starts = sb3_buffers.Worlds(space, 1, np.random.default_rng(0), 4, last), np.ones(1)
     for _ in range(20):
         obs, _, reward, done, _ = world.step()
         rollout.add(obs, np.zeros(1), reward, starts, torch.zeros(1), torch.zeros(1))
