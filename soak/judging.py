@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from tests.support.specimens import steps_of
 from tests.support.workloads import POSITIONS, STORE, TAGS, VALUE, Promise, Recorded, Workload, World, boot
 
 Array = npt.NDArray[Any]
@@ -78,20 +75,10 @@ class BrokenError(Exception):
 def broken_by(what: str, error: BaseException) -> BrokenError:
     """Return an error of the library's as a promise that it breaks."""
     text = f"{type(error).__name__}: {error}"
-    for pattern, short in ((r"/\S*?/runs/store", ""), (r"\.[0-9a-f]{8}\.", ".#."), (r"is not JSON: .*", "is not JSON")):
-        text = re.sub(pattern, short, text)
+    text = re.sub(r"/\S*?/runs/store", "", text)
+    text = re.sub(r"\.[0-9a-f]{8}\.", ".#.", text)
+    text = re.sub(r"is not JSON: .*", "is not JSON", text)
     return BrokenError(f"{what}: {re.sub(r'-?[0-9]+(, -?[0-9]+)*', '#', text)[:160]}", str(error))
-
-
-@contextlib.contextmanager
-def during(what: str) -> Iterator[None]:
-    """Have an error of the library's be a promise that it breaks."""
-    try:
-        yield
-    except BrokenError:
-        raise
-    except Exception as error:
-        raise broken_by(what, error) from error
 
 
 def judge(expected: Expected, base: Path, number: int, *, reader: bool, thorough: bool) -> BrokenError | None:
@@ -108,12 +95,14 @@ def judge(expected: Expected, base: Path, number: int, *, reader: bool, thorough
     """
     judgement = Judgement(expected, base / STORE)
     try:
-        with boot(number), during("using it"):  # such as when it is closed
+        with boot(number):
             if reader and (base / STORE).exists():
                 judgement.read()
             judgement.write(thorough=thorough)
     except BrokenError as broken:
         return broken
+    except Exception as error:  # noqa: BLE001  such as when it is closed
+        return broken_by("using it", error)
     return None
 
 
@@ -121,134 +110,185 @@ class Judgement:
     """Look at one store."""
 
     def __init__(self, expected: Expected, path: Path) -> None:
-        self._expected, self._path, self._workload, self._world = expected, path, expected.workload, expected.world
+        self._expected, self._path, self._workload = expected, path, expected.workload
         self._streams = expected.workload.n_envs
+        self._world = expected.world
         self._fresh = False
+        self._had: list[Array] = []
         self._read: tuple[list[list[int]], int] | None = None  # what a reader saw
 
     def read(self) -> None:
         """Look at it with mode="r"."""
-        nothing_is_promised = [db.errors.NotAStoreError] if self._expected.must is None else []
-        buffer = None
-        with during("reader: opening"), contextlib.suppress(*nothing_is_promised):
+        try:
             buffer = self._workload.open(self._path, "r")
-        if buffer is not None:
-            with buffer:
-                self._read = self._check(buffer, "reader: ")
+        except Exception as error:
+            if self._expected.must is None and isinstance(error, db.errors.NotAStoreError):
+                return
+            raise broken_by("reader: opening", error) from error
+        with buffer:
+            self._check(buffer, "reader: ")
+            self._read = self._seen(buffer)
 
     def write(self, *, thorough: bool) -> None:
         """Look at it with mode="a", and go on."""
-        promised = self._expected.must is not None or self._expected.sealed
-        with self._opened("opening" if promised else "opening before the first flush") as buffer:
-            seen = self._check(buffer, "")
-            if self._read not in (None, seen):
-                raise BrokenError("a reader and a writer see other steps, or count others", f"{self._read}, {seen}")
-            self._must_be_fine("check of the open buffer", buffer)
+        if self._expected.must is None and not self._expected.sealed:
+            phase = "opening before the first flush"
+        else:
+            phase = "opening"
+        with self._opened(phase) as buffer:
+            self._check(buffer, "")
+            if self._read not in (None, self._seen(buffer)):
+                raise BrokenError("a reader and a writer see other steps, or count others", f"{self._read}, {self._seen(buffer)}")
+            self._report(lambda: buffer.check(progress=False), "check of the open buffer")
             if not thorough:
                 return
-            with during("going on"):
-                self._go_on(buffer)
+            self._go_on(buffer)
             self._check(buffer, "after adding: ")
-            with during("closing"):
+            try:
                 buffer.close()
-        self._must_be_fine("check of the closed store")
+            except Exception as error:
+                raise broken_by("closing", error) from error
+        self._report(lambda: db.check(self._path, progress=False), "check of the closed store")
         with self._opened("opening again") as buffer:
             self._check(buffer, "after opening again: ")
 
-    def _opened(self, what: str) -> db.ReplayBuffer:
-        with during(what):
-            return self._workload.open(self._path)
+    def _seen(self, buffer: db.ReplayBuffer) -> tuple[list[list[int]], int]:
+        """Return the positions that were checked last, by stream, and how many steps there were ever."""
+        return [at.tolist() for at in self._had], buffer.stats()["added"]
 
-    def _must_be_fine(self, what: str, buffer: db.ReplayBuffer | None = None) -> None:
-        with during(what):
-            report = db.check(self._path, progress=False) if buffer is None else buffer.check(progress=False)
+    def _opened(self, what: str) -> db.ReplayBuffer:
+        try:
+            return self._workload.open(self._path)
+        except Exception as error:
+            raise broken_by(what, error) from error
+
+    @staticmethod
+    def _report(check: Any, what: str) -> None:
+        try:
+            report = check()
+        except Exception as error:
+            raise broken_by(what, error) from error
         if not report.ok:
-            first = re.sub("[0-9]+", "#", str(report.problems[0].what))
-            raise BrokenError(f"{what}: {first[:120]}", str(report.problems))
+            first = report.problems[0]
+            raise BrokenError(f"{what}: {re.sub('[0-9]+', '#', str(first.what))[:120]}", str(report.problems))
 
     # Contents
 
-    def _check(self, buffer: db.ReplayBuffer, when: str) -> tuple[list[list[int]], int]:
-        """Check every step; return the positions of those that a crash left, by stream, and how many steps there were ever."""
-        with during(f"{when}reading"):
+    def _check(self, buffer: db.ReplayBuffer, when: str) -> None:
+        try:
             episodes = buffer.episodes
-            steps = steps_of(episodes, self._streams)
-            batch = self._workload.taken(buffer.at(steps)) if len(steps) else {}
-        if len(steps) != len(buffer):
-            raise BrokenError(f"{when}episodes and len() differ", f"{len(steps)} and {len(buffer)}")
-        had = []
+            runs = zip(
+                episodes.stream.tolist(), (episodes.start // self._streams).tolist(), episodes.length.tolist(), strict=True
+            )
+            found = [np.stack([np.full(n, stream), np.arange(first, first + n)]) for stream, first, n in runs]
+            streams, at = np.concatenate([np.zeros((2, 0), np.int64), *found], axis=1)
+            batch = self._workload.taken(buffer.at(at * self._streams + streams)) if len(at) else {}
+        except Exception as error:
+            raise broken_by(f"{when}reading", error) from error
+        if len(at) != len(buffer):
+            raise BrokenError(f"{when}episodes and len() differ", f"{len(at)} and {len(buffer)}")
+        self._had = []
         for stream in range(self._streams):
-            mine = steps % self._streams == stream
+            mine = streams == stream
             columns = {name: values.numpy()[mine] for name, values in batch.items()}
-            found = Found(stream, steps[mine] // self._streams, columns, episodes.tag_names, when)
-            if self._fresh:
-                found = self._check_fresh(found)
-            had.append(found.at.tolist())
-            self._check_stream(found)
-        return had, buffer.stats()["added"]
+            self._check_stream(stream, at[mine], columns, buffer.episodes.tag_names, when)
 
-    def _check_stream(self, found: Found) -> None:
-        at, stream, may = found.at, found.stream, self._expected.may
-        found.refuse(at >= POSITIONS - 1, "a position that cannot be")
-        must = self._expected.must or Promise.none(self._streams)
-        low = int(may.low[stream])
-        promised = self._world.steps(stream, low, int(must.heads[stream]))
+    def _check_stream(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
+        if self._fresh:
+            at, columns = self._check_fresh(stream, at, columns, tags, when)
+        self._had.append(at)
+        if (at >= POSITIONS - 1).any():
+            raise BrokenError(f"{when}a position that cannot be", f"{at.max()} of stream {stream}")
         for name, values in self._world.step(stream, at).items():
-            if name in found.columns and not np.array_equal(found.columns[name], values):
-                wrong = (found.columns[name] != values).reshape(len(at), -1).any(axis=1)
-                kind = "another's or torn" if found.columns[name][wrong].any() else "zeros"
-                of = " of flushed steps" if np.isin(at[wrong], promised).any() else ""
-                found.refuse(wrong, f"wrong {name}{of}: {kind}")
-        found.refuse(at >= may.heads[stream], "steps that were never added")
-        found.refuse(self._world.last[stream, at], "a step at an episode's last row")
-        self._check_derived(found, must, may)
-        if self._fresh:  # which may have evicted what there was
-            return
-        what = "acknowledged steps are missing after a kill" if self._expected.killed else "flushed steps are missing"
-        found.require(promised, what)
-        rows = self._workload.segment_rows
-        for ordinal in sorted(ordinal for of, ordinal in self._expected.sealed if of == stream):
-            steps = self._world.steps(stream, max(low, ordinal * rows), (ordinal + 1) * rows - 1)
-            found.require(steps, "steps of a sealed segment are missing")
+            if name in columns and not np.array_equal(columns[name], values):
+                wrong = at[np.flatnonzero((columns[name] != values).reshape(len(at), -1).any(axis=1))]
+                zeros = "zeros" if not columns[name][np.isin(at, wrong)].any() else "another's or torn"
+                promised = self._promised(stream)
+                of = " of flushed steps" if np.isin(wrong, promised).any() else ""
+                raise BrokenError(f"{when}wrong {name}{of}: {zeros}", f"stream {stream}, positions {wrong.tolist()}")
+        beyond = at[at >= self._expected.may.heads[stream]]
+        if len(beyond):
+            raise BrokenError(f"{when}steps that were never added", f"stream {stream}, positions {beyond.tolist()}")
+        if self._world.last[stream, at].any():
+            raise BrokenError(f"{when}a step at an episode's last row", f"stream {stream}")
+        self._check_derived(stream, at, columns, tags, when)
+        if not self._fresh:  # which may have evicted what there was
+            self._check_promised(stream, at, when)
 
-    def _check_derived(self, found: Found, must: Promise, may: Promise) -> None:
-        at, stream = found.at, found.stream
-        there = at >= may.low[stream]  # the others are evicted, and back, perhaps without what was derived
-        least, most = np.where(there, must.versions[stream, at], 0), may.versions[stream, at]
-        if VALUE in found.columns:
-            values = found.columns[VALUE]
-            version = values.astype(np.int64) // 8 % 64
+    def _promised(self, stream: int) -> Array:
+        """Return the positions of steps that were flushed, or, after a kill, acknowledged."""
+        must, low = self._expected.must, int(self._expected.may.low[stream])
+        return np.zeros(0, np.int64) if must is None else self._world.steps(stream, low, int(must.heads[stream]))
+
+    def _check_promised(self, stream: int, at: Array, when: str) -> None:
+        expected, rows = self._expected, self._workload.segment_rows
+        low = int(expected.may.low[stream])
+        missing = np.setdiff1d(self._promised(stream), at)
+        if len(missing):
+            what = "acknowledged steps are missing after a kill" if expected.killed else "flushed steps are missing"
+            raise BrokenError(f"{when}{what}", f"stream {stream}, positions {missing.tolist()}, {self._has(at)}")
+        for ordinal in sorted(ordinal for of, ordinal in expected.sealed if of == stream):
+            missing = np.setdiff1d(self._world.steps(stream, max(low, ordinal * rows), (ordinal + 1) * rows - 1), at)
+            if len(missing):
+                raise BrokenError(
+                    f"{when}steps of a sealed segment are missing",
+                    f"stream {stream}, positions {missing.tolist()}, {self._has(at)}",
+                )
+
+    @staticmethod
+    def _has(at: Array) -> str:
+        return f"it has {at.min()} to {at.max()}" if len(at) else "it has none"
+
+    def _check_derived(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
+        must, may = self._expected.must, self._expected.may
+        if must is None:
+            must = Promise.none(self._streams)
+        least, most = must.versions[stream, at], may.versions[stream, at]
+        least = np.where(at < may.low[stream], 0, least)  # evicted, and back, perhaps without this column's file
+        if VALUE in columns:
+            values = columns[VALUE]
+            version = (values.astype(np.int64) // 8) % 64
             given = np.where(values == 0, 0, version)
             right = (values == 0) | (values == self._world.values(stream, at, version))
-            found.refuse(~right, "a derived value of another step, or torn")
-            found.refuse(given < least, "a derived value is older than promised")
-            found.refuse(given > most, "a derived value that was never written")
+            self._refuse(~right, f"{when}a derived value of another step, or torn", stream, at)
+            self._refuse(given < least, f"{when}a derived value is older than promised", stream, at)
+            self._refuse(given > most, f"{when}a derived value that was never written", stream, at)
         else:
-            found.refuse(least > 0, "a derived column is missing")
-        names = np.array(["", *found.tags])
-        numbers = found.columns.get("tag", np.zeros(len(at), np.uint16)).astype(np.int64)
-        tags = np.where(numbers < len(names), names[np.minimum(numbers, len(names) - 1)], "?")
-        settled = there & (must.tagged[stream, at] == may.tagged[stream, at])
-        found.refuse(settled & (tags != np.array(["", *TAGS])[must.tags[stream, at]]), "a tag that was not given")
-        found.refuse(~np.isin(tags, ["", *TAGS]), "a tag without a name, or of later")
+            self._refuse(least > 0, f"{when}a derived column is missing", stream, at)
+        names = np.array(["", *tags])
+        numbers = columns.get("tag", np.zeros(len(at), np.uint16)).astype(np.int64)
+        found = np.where(numbers < len(names), names[np.minimum(numbers, len(names) - 1)], "?")
+        settled = (must.tagged[stream, at] == may.tagged[stream, at]) & (at >= may.low[stream])
+        self._refuse(
+            settled & (found != np.array(["", *TAGS])[must.tags[stream, at]]), f"{when}a tag that was not given", stream, at
+        )
+        self._refuse(~np.isin(found, ["", *TAGS]), f"{when}a tag without a name, or of later", stream, at)
+
+    @staticmethod
+    def _refuse(bad: Array, what: str, stream: int, at: Array) -> None:
+        if bad.any():
+            raise BrokenError(what, f"stream {stream}, positions {at[bad].tolist()}")
 
     # Going on
 
     def _go_on(self, buffer: db.ReplayBuffer) -> None:
         """Sample, add an episode in every environment, tag it, and flush."""
-        if len(buffer):
-            buffer.sample(8)
-        for t in range(FRESH):
-            steps = [self._fresh_step(stream, np.array([t])) for stream in range(self._streams)]
-            buffer.add(**self._workload.given({name: np.concatenate([step[name] for step in steps]) for name in steps[0]}))
-        episodes = buffer.episodes
-        episodes[episodes.length == FRESH].set_tag("fresh")
-        buffer.flush()
+        envs = self._workload.n_envs
+        try:
+            if len(buffer):
+                buffer.sample(8)
+            for t in range(FRESH):
+                steps = [self._fresh_step(stream, np.array([t])) for stream in range(envs)]
+                buffer.add(**self._workload.given({name: np.concatenate([step[name] for step in steps]) for name in steps[0]}))
+            episodes = buffer.episodes
+            episodes[episodes.length == FRESH].set_tag("fresh")
+            buffer.flush()
+        except Exception as error:
+            raise broken_by("going on", error) from error
         self._fresh = True
 
     def _fresh_step(self, stream: int, t: Array) -> dict[str, Array]:
-        depths = np.full((len(t), 16, 32), -1 - stream, np.int16)
-        return {
+        step = {
             "obs": fresh_frames(stream, t),
             "next_obs": fresh_frames(stream, t + 1),
             "action": -t - 1,
@@ -256,51 +296,28 @@ class Judgement:
             "terminated": t == FRESH - 1,
             "truncated": t < 0,
             "noise": np.full((len(t), 3), -1.0 - stream, np.float32),
-            "depth": depths,
-            "next_depth": depths,
         }
+        depths = np.full((len(t), 16, 32), -1 - stream, np.int16)
+        return step | {"depth": depths, "next_depth": depths}
 
-    def _check_fresh(self, found: Found) -> Found:
+    def _check_fresh(
+        self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str
+    ) -> tuple[Array, dict[str, Array]]:
         """Check the steps that were added afterwards; return the others."""
-        older, fresh, what = found.part(slice(None, -FRESH)), found.part(slice(-FRESH, None)), "steps that were added afterwards"
-        if len(fresh.at) < FRESH:
-            raise BrokenError(f"{found.when}{what} are missing", f"stream {found.stream}")
-        fresh.refuse(fresh.at < self._expected.seen[found.stream], f"{what} have ids that others had")
-        expected = self._fresh_step(found.stream, np.arange(FRESH)) | {VALUE: np.zeros(FRESH)}
-        expected["tag"] = np.full(FRESH, found.tags.index("fresh") + 1 if "fresh" in found.tags else -1)
-        for name, values in expected.items():
-            if name in fresh.columns or name == "tag":
-                wrong = (fresh.columns[name] != values).reshape(FRESH, -1).any(axis=1)
-                fresh.refuse(wrong, f"{what} have another {name}")
-        return older
-
-
-@dataclass(frozen=True)
-class Found:
-    """What was found of a stream: the positions of its steps, their columns, and the names of all tags."""
-
-    stream: int
-    at: Array
-    columns: dict[str, Array]
-    tags: tuple[str, ...]
-    when: str
-
-    def part(self, which: slice) -> Found:
-        """Return some of the steps."""
-        columns = {name: values[which] for name, values in self.columns.items()}
-        return Found(self.stream, self.at[which], columns, self.tags, self.when)
-
-    def refuse(self, bad: Array, what: str) -> None:
-        """Break a promise where any step is `bad`."""
-        if bad.any():
-            raise BrokenError(f"{self.when}{what}", f"stream {self.stream}, positions {self.at[bad].tolist()}")
-
-    def require(self, steps: Array, what: str) -> None:
-        """Break a promise where one of these is not there."""
-        missing = np.setdiff1d(steps, self.at)
-        if len(missing):
-            has = f"it has {self.at.min()} to {self.at.max()}" if len(self.at) else "it has none"
-            raise BrokenError(f"{self.when}{what}", f"stream {self.stream}, positions {missing.tolist()}, {has}")
+        if len(at) < FRESH:
+            raise BrokenError(f"{when}steps that were added afterwards are missing", f"stream {stream}")
+        if at[-FRESH] < self._expected.seen[stream]:
+            what = "steps that were added afterwards have ids that others had"
+            raise BrokenError(f"{when}{what}", f"stream {stream}, from {at[-FRESH]} on; {self._expected.seen[stream]}")
+        for name, values in self._fresh_step(stream, np.arange(FRESH)).items():
+            if name in columns and not np.array_equal(columns[name][-FRESH:], values):
+                raise BrokenError(f"{when}wrong {name} in steps that were added afterwards", f"stream {stream}")
+        if VALUE in columns and columns[VALUE][-FRESH:].any():
+            raise BrokenError(f"{when}steps that were added afterwards have an old derived value", f"stream {stream}")
+        number = tags.index("fresh") + 1 if "fresh" in tags else -1
+        if (columns["tag"][-FRESH:] != number).any():
+            raise BrokenError(f"{when}steps that were added afterwards have another tag", f"stream {stream}")
+        return at[:-FRESH], {name: values[:-FRESH] for name, values in columns.items()}
 
 
 def fresh_frames(stream: int, t: Array) -> Array:
