@@ -282,7 +282,7 @@ class ReplayBuffer:
             self.limiter.wait_to_add()
         with self._store.lock:
             recorder = self._access.recorder("add()")
-            if info is None and "infos" in extra and not any(path.split("/")[0] == "infos" for path in self.columns):
+            if extra and info is None and "infos" in extra and not any(path.split("/")[0] == "infos" for path in self.columns):
                 info = extra.pop("infos")
             added = recorder.add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
             if self.limiter is not None:

@@ -163,6 +163,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
+        sys.exit("\nInterrupted.")
     except db.LockedError as error:
         sys.exit(str(error))

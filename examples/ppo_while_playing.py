@@ -243,6 +243,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nInterrupted. Every step that was added is kept: run the same again, and it goes on.")
-    except db.LockedError as error:
-        sys.exit(str(error))
+        sys.exit("\nInterrupted.")

@@ -43,3 +43,8 @@ def size(n: float) -> str:
             break
         n /= 1000
     return f"{n:,.0f} {unit}" if unit == "bytes" or abs(n) >= 100 else f"{n:.3g} {unit}"
+
+
+def printable(text: str) -> str:
+    """Return a text that a store holds, which may be a stranger's, without what a terminal would act upon."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

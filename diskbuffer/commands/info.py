@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.commands.arguments import AnyStore, Json
-from diskbuffer.commands.output import WELL, plain, show, show_json, table, told_of_damage
+from diskbuffer.commands.output import WELL, show, show_json, table, told_of_damage
 from diskbuffer.errors import CorruptionError
 from diskbuffer.inspect.summary import description, facts, summary, writer_of
-from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, read_info, writers_of
+from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, printable, read_info, writers_of
 
 
 def info(path: AnyStore, /, *, json: Json = False) -> int:
@@ -49,7 +49,7 @@ def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
     ]
     capacity = "no limit" if most is None else f"{most:,}"
     steps = sum(one.get("steps", 0) for one in found.values())
-    show(f"{plain(str(root))}: {counted(len(there), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", "")
+    show(f"{printable(str(root))}: {counted(len(there), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", "")
     show(table(["writer", "steps", "episodes", "disk", ""], rows))
     return code
 
@@ -62,8 +62,8 @@ def _show(found: dict[str, Any]) -> None:
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
     for name, fact in facts(found).items():
-        shown.add_row(name, Text(plain(fact)))
-    show(Text(plain(found["path"]), style="bold underline"), shown, "")
+        shown.add_row(name, Text(printable(fact)))
+    show(Text(printable(found["path"]), style="bold underline"), shown, "")
     show(_columns(found))
 
 

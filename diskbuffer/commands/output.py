@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.formats import strict_json
+from diskbuffer.plugin import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,12 +32,12 @@ def show(*things: Any) -> None:
     from rich.text import Text
 
     for thing in things:
-        console().print(Text(plain(thing)) if isinstance(thing, str) else thing)
+        console().print(Text(printable(thing)) if isinstance(thing, str) else thing)
 
 
 def show_lines(*lines: str) -> None:
     """Write lines to stdout, as they are; names from files may be part of them."""
-    print(*map(plain, lines), sep="\n")
+    print(*map(printable, lines), sep="\n")
 
 
 def show_json(value: Any) -> None:
@@ -47,7 +48,7 @@ def show_json(value: Any) -> None:
 
 def complain(*lines: str) -> None:
     """Write lines to stderr; names from files, and what libraries say of them, may be part of them."""
-    print(*map(plain, "\n".join(lines).split("\n")), sep="\n", file=sys.stderr)
+    print(*map(printable, "\n".join(lines).split("\n")), sep="\n", file=sys.stderr)
 
 
 def told_of_damage(damage: str | None, path: object) -> int:
@@ -68,10 +69,5 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence
     for heading in headings:
         found.add_column(heading, justify="left" if heading in left else "right", overflow="fold")
     for row in rows:
-        found.add_row(*(Text(plain(cell)) for cell in row))  # what is stored is no markup
+        found.add_row(*(Text(printable(cell)) for cell in row))  # what is stored is no markup
     return found
-
-
-def plain(text: str) -> str:
-    """Return a text that a store holds, which may be a stranger's, without what a terminal would act upon."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.commands.arguments import AnyStore, Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, plain, show_json, told_of_damage
+from diskbuffer.commands.output import WELL, WRONG, complain, show_json, told_of_damage
 from diskbuffer.commands.output import show as shown
 from diskbuffer.commands.stats import distributions
 from diskbuffer.errors import InputError
@@ -18,7 +18,7 @@ from diskbuffer.inspect.episode_view import EpisodeView, find_episode
 from diskbuffer.inspect.pictures import curves, film_strip, movie, picture_columns, spread
 from diskbuffer.inspect.pictures.images import pillow, png
 from diskbuffer.inspect.summary import number
-from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, counted
+from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, counted, printable
 
 _SUFFIXES = (".png", ".gif", ".mp4")
 _WIDTH = 1200  # pixels of a PNG
@@ -72,7 +72,7 @@ def show(
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
     found = find_episode(reader, episode)
     if found is None:
-        nothing = f"{plain(str(reader.path))} has no episode yet"
+        nothing = f"{printable(str(reader.path))} has no episode yet"
         if out is not None and reader.info.damage is None:
             raise InputError(f"{nothing}: {out} was not written")
         show_json(None) if json else shown(f"{nothing}.")
@@ -179,7 +179,7 @@ def _in_terminal(found: EpisodeView, picture: str | None, part: range) -> bool:
     """Show an episode in the terminal; return whether something of it is damaged."""
     from rich.text import Text
 
-    shown(Text(plain(_title(found)), style="bold"), "")
+    shown(Text(printable(_title(found)), style="bold"), "")
     _, series, damaged = found.curves(part)
     shown(distributions({name: distribution(values) for name, values in series.items()}))
     if picture is not None:

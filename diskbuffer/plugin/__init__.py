@@ -13,7 +13,7 @@ import typing
 from diskbuffer.arguments.integers import integer, integer_or_none, shown
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.arguments.shown import Picture, Video
-from diskbuffer.arguments.wording import counted, either, for_command_line, format_option
+from diskbuffer.arguments.wording import counted, either, for_command_line, format_option, printable
 from diskbuffer.arguments.wording import size as human_size
 from diskbuffer.episode_table.episode_data import Contents, EpisodeData, Format, Rows, Source, Writer
 from diskbuffer.episode_table.table import EpisodeTable
@@ -100,6 +100,7 @@ __all__ = [
     "names_of",
     "one_of",
     "power",
+    "printable",
     "progress_bar",
     "put",
     "put_argument",

@@ -70,9 +70,10 @@ def is_there(root: Path) -> bool:
 
 def _refuse_within_another(root: Path) -> None:
     """Raise a NotAStoreError where a path is a column's."""
-    above = next((path for path in root.parents if (path / SEGMENTS).is_dir()), None)
-    if above is not None and not (root / SEGMENTS).is_dir():
-        raise NotAStoreError(f"{root} is inside of the store {above}; give that path")
+    if not (root / SEGMENTS).is_dir():
+        for above in root.parents:
+            if (above / SEGMENTS).is_dir():
+                raise NotAStoreError(f"{root} is inside of the store {above}; give that path")
 
 
 class _SyncedTogether(Files):

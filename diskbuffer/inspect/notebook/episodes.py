@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diskbuffer.inspect.notebook.html import brief, note, page, table, title, unless_it_fails
-from diskbuffer.plugin import EpisodeColumns, EpisodeReader
+from diskbuffer.plugin import EpisodeColumns, EpisodeReader, printable
 
 _EACH_END = 5
 _HEAD = ("episode", "stream", "start", "length", "return", "ending", "tag")
@@ -20,14 +20,10 @@ def html(source: EpisodeReader, episodes: EpisodeColumns) -> str:
 def text(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Write what `html` shows in lines."""
     rows, gone = _ends(source, episodes) if len(episodes) else ([], False)
-    cells = [[_printable(str(value)) for value in row] for row in [_HEAD, *rows]]
+    cells = [[printable(str(value)) for value in row] for row in [_HEAD, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join([*map(str.rjust, row[:5], widths[:5]), *map(str.ljust, row[5:], widths[5:])]).rstrip() for row in cells]
     return "\n".join([f"Episodes: {_counts(episodes)}", *(lines if rows else []), *[_GONE] * gone])
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _counts(episodes: EpisodeColumns) -> str:

@@ -102,7 +102,7 @@ class WriterLock(Uncopied):
     def require_place(self) -> None:
         """Raise a NotAStoreError where the store was moved, removed or replaced since it was locked."""
         self._files.require_place()
-        if not self.is_in_place():
+        if self._fd < 0 or not _is_that(self._files, self._fd):
             raise NotAStoreError(
                 f"{self._files.root} has not the lock any more that this buffer took; another process may write there. Open it "
                 "again"
