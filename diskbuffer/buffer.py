@@ -779,7 +779,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         """Return how many steps can be sampled."""
         self._access.check_open()
-        return len(self._reader.index)
+        return self._reader.count()
 
     @property
     def n_envs(self) -> int:

@@ -333,6 +333,11 @@ class BatchReader(ABC):
         with self._store.lock:
             return self.names(_draw_recent(*_by_age(ages, streams))(self.index))
 
+    def count(self) -> int:
+        """Return how many steps can be sampled."""
+        with self._store.lock:
+            return len(self.index)
+
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each stream can be sampled, and how many there have ever been."""
         with self._store.lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -470,24 +471,37 @@ def test_looking_from_another_thread_while_one_adds_is_fine(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
     world, looks = experience(2), 0
+    lengths, seen = set(), set()  # after an add, and at any time
     with world.open(tmp_path / "store", 200, segment_rows=16) as buffer:
         feed = feeder(world, buffer)
         feed.add(50)
+        lengths.add(len(buffer))
 
         def add(done: threading.Event) -> None:
             added = 0
             while (added <= 1000 or looks <= 100) and not done.is_set():
                 feed.add()
+                lengths.add(len(buffer))
                 added += 1
 
         def look(done: threading.Event) -> None:
             nonlocal looks
             while not done.is_set():
-                assert 100 <= len(buffer) <= 200 + 2 * 16
                 episodes = buffer.episodes
                 assert 100 <= episodes.length.sum() <= 200 + 2 * 16
                 assert buffer.stats()["steps"] >= 100
                 assert "store" in repr(buffer)
                 looks += 1
 
-        run(add, look)
+        def count(done: threading.Event) -> None:
+            while not done.is_set():
+                seen.add(len(buffer))
+
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)  # threads take turns between any two instructions
+        try:
+            run(add, look, count)
+        finally:
+            sys.setswitchinterval(before)
+        assert seen <= lengths, "an add is seen whole, or not at all"
+        assert 100 <= min(lengths) <= max(lengths) <= 200 + 2 * 16
