@@ -25,8 +25,6 @@ from diskbuffer.copies import Copies
 from diskbuffer.drawing import Drawing, OwnSamplers
 from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import InputError
-from diskbuffer.gathering.reader import GatheredReader
-from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.loading.loader import Loader
@@ -55,6 +53,8 @@ from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks
+from diskbuffer.writers.reader import MultiWriterReader
+from diskbuffer.writers.retention import SharedRetention
 
 _SINGLE = Steps()
 Autoreset = Literal["next_step", "same_step", "disabled"]
@@ -186,7 +186,7 @@ class ReplayBuffer:
             **create,
         ).checked()
         opened = open_place(local_path(path), wanted, mode, mark, writer)
-        self.path, self._store, self._gathered = opened.place, opened.store, opened.gathered
+        self.path, self._store, self._multi_writer = opened.place, opened.store, opened.multi_writer
         self._closing = Closing(self._store)
         try:
             refuse_another(self.path, self._store.layout, opened.wanted)
@@ -195,9 +195,9 @@ class ReplayBuffer:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **opened.wanted.views())
             self.frame_stack = layout.frame_stack
-            kind = StoreReader if self._gathered is None else GatheredReader
+            kind = StoreReader if self._multi_writer is None else MultiWriterReader
             self._reader: BatchReader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
-            self._closing.reader, self._closing.gathered = self._reader, self._gathered
+            self._closing.reader, self._closing.multi_writer = self._reader, self._multi_writer
             self._derived = DerivedColumns(self._store, self._reader)
             if limiter is not None:
                 self.limiter = join_limiter(opened, limiter, mode, mark, writer, self._reader.index)
@@ -207,7 +207,7 @@ class ReplayBuffer:
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
                 log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
                 recorder = Recorder(layout, log, self._reader.index, self._reader.newest)
-            self._access = Access(self.path, self._closing, self._store, self._reader, self._gathered, recorder)
+            self._access = Access(self.path, self._closing, self._store, self._reader, self._multi_writer, recorder)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
             self._closing.abandon()
@@ -431,9 +431,9 @@ class ReplayBuffer:
                 log = self._access.log("flush()")
                 log.pack()
             log.wait_for_sealing()
-        if self._gathered is not None:
+        if self._multi_writer is not None:
             self._access.write_columns("flush()")
-            self._gathered.sync()
+            self._multi_writer.sync()
         else:
             with self._store.lock:
                 log = self._access.log("flush()")
@@ -822,7 +822,7 @@ class ReplayBuffer:
     @property
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
-        opened = self, self.path, self._store, self._gathered, self._access, self._marking, self._building
+        opened = self, self.path, self._store, self._multi_writer, self._access, self._marking, self._building
         return Copies(*opened, _recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
 
     @property

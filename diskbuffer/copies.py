@@ -11,14 +11,14 @@ from typing import Any
 
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.errors import InputError, NotAStoreError
-from diskbuffer.gathering import marks as gathered_marks
-from diskbuffer.gathering.marking import make_mark, make_snapshot
-from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers import marks as multi_writer_marks
+from diskbuffer.writers.marking import make_mark, make_snapshot
+from diskbuffer.writers.store import MultiWriterStore
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +31,7 @@ class Copies(OfBuffer):
     _buffer: object  # which stays open meanwhile
     _place: Path
     _store: Store
-    _gathered: GatheredStore | None
+    _multi_writer: MultiWriterStore | None
     _access: Access
     _marking: AbstractContextManager[Any]
     _building: AbstractContextManager[Any]  # held while no column may be removed
@@ -76,11 +76,11 @@ class Copies(OfBuffer):
         """
         wanted = local_path(path)
         self._access.check_open()
-        if self._gathered is not None:
+        if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
         with snapshots.place_for(self._place, wanted) as building:
-            if self._gathered is not None:
-                make_snapshot(self._gathered, building.files)
+            if self._multi_writer is not None:
+                make_snapshot(self._multi_writer, building.files)
             elif self._access.own_recorder is not None:
                 self._copy(building.files, 0)
             else:  # the writer is elsewhere
@@ -126,9 +126,9 @@ class Copies(OfBuffer):
         with self._marking:
             if name in self.marks and not replace:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
-            if self._gathered is not None:
+            if self._multi_writer is not None:
                 self._access.write_columns("copies.mark()")
-                make_mark(self._gathered, name)
+                make_mark(self._multi_writer, name)
                 return
             files = self._store.files
             with marks.building(files, name) as building:
@@ -141,8 +141,8 @@ class Copies(OfBuffer):
     @property
     def marks(self) -> tuple[str, ...]:
         """The names of the store's marks, the oldest first."""
-        if self._gathered is not None:
-            return gathered_marks.names(self._gathered.all_files)
+        if self._multi_writer is not None:
+            return multi_writer_marks.names(self._multi_writer.all_files)
         return marks.names(self._store.files.outermost())
 
     def remove(self, name: str) -> None:
@@ -156,10 +156,10 @@ class Copies(OfBuffer):
             The buffer was opened with ``mode="r"``.
         """
         self._access.must_write_columns("copies.remove()")
-        if self._gathered is not None:
+        if self._multi_writer is not None:
             self._access.write_columns("copies.remove()")
         with self._marking:
-            if self._gathered is not None:
-                gathered_marks.remove(self._gathered.all_files, name)
+            if self._multi_writer is not None:
+                multi_writer_marks.remove(self._multi_writer.all_files, name)
             else:
                 marks.remove(self._store.files, name)

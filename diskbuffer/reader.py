@@ -15,7 +15,6 @@ from diskbuffer.arguments.integers import integer_or_none
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.episode_table.table import EpisodeTable, build
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
-from diskbuffer.gathering.description import is_gathering
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.opening.read_stores import OneStore, ReadStores, WritersStores
 from diskbuffer.opening.store_info import StoreInfo, StoreUsage, disk_usage
@@ -24,6 +23,7 @@ from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
 from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import has_writers
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ class Reader:
         self._changes = 0
         files = Files(self.path)
         self._of: ReadStores
-        if is_gathering(files):
+        if has_writers(files):
             self._of = WritersStores(files, self._frame_stack)
         else:
             self._of = OneStore(self.path, self._frame_stack, tolerate_damage=tolerate_damage)

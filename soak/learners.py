@@ -25,8 +25,8 @@ from unittest import mock
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.gathering.description import STREAMS, read_description
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import STREAMS, read_description
 from soak.table import Row, seeded
 from soak.workers import scratch
 from tests.support.simulated_disk import Kind, build

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.gathering.description import SHARED_LIMITER, read_description
 from diskbuffer.limiting import fields
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import SHARED_LIMITER, read_description
 from soak.crew import Crew, Nurse, errors_beside
 from soak.table import SHOWN, Row
 from soak.workers import Job, scratch

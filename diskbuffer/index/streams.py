@@ -9,7 +9,7 @@ The newest row of a stream, its head, is never a step yet: it is the observation
 last one of an episode.
 
 Where recording began in the middle of an episode, the earlier frames of its first stack have rows of their own before its first
-row, its *lead-in*. Each of these is an episode of one row, so no step; stacks of the episode reach back into them.
+row, its *stack prefix*. Each of these is an episode of one row, so no step; stacks of the episode reach back into them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,25 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index.fields import ENDED, EPISODES, FIELDS, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, OWN, SEGMENTS, SLOTS, STARTS
+from diskbuffer.index.fields import (
+    ENDED,
+    EPISODES,
+    FIELDS,
+    FLOOR,
+    HEAD,
+    LOW,
+    OWN,
+    PREFIX_PLACES,
+    PREFIXES,
+    SEGMENTS,
+    SLOTS,
+    STARTS,
+)
 from diskbuffer.index.growing_array import GrowingArray
 
 Int64 = npt.NDArray[np.int64]
 
-NO_LEADS = np.empty((0, 2), np.int64)
+NO_PREFIXES = np.empty((0, 2), np.int64)
 
 
 class Streams:
@@ -39,7 +52,7 @@ class Streams:
     Attributes
     ----------
     environments : (n,) int64
-        The streams that there are: all of them, but in `GatheredIndex`, which has room for more.
+        The streams that there are: all of them, but in `MultiWriterIndex`, which has room for more.
     """
 
     def __init__(self, streams: int, segment_rows: int, context: int) -> None:
@@ -50,7 +63,7 @@ class Streams:
         self.table[:, HEAD], self.table[:, OWN] = -1, np.arange(streams)
         self._starts = [GrowingArray() for _ in range(streams)]
         self._slots = [GrowingArray() for _ in range(streams)]
-        self._leads = [GrowingArray() for _ in range(streams)]
+        self._prefixes = [GrowingArray() for _ in range(streams)]
         self.dropped = 0  # segments, ever
         self._begins = np.zeros(streams, np.int64)
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
@@ -58,37 +71,37 @@ class Streams:
             self._note(stream)
 
     def _note(self, stream: int) -> None:
-        row, starts, slots, leads = self.table[stream], self._starts[stream], self._slots[stream], self._leads[stream]
+        row, starts, slots, prefixes = self.table[stream], self._starts[stream], self._slots[stream], self._prefixes[stream]
         row[EPISODES], row[STARTS] = len(starts), starts.address
         row[SEGMENTS], row[SLOTS] = len(slots), slots.address
-        row[LEADS], row[LEAD_PLACES] = len(leads) // 2, leads.address
+        row[PREFIXES], row[PREFIX_PLACES] = len(prefixes) // 2, prefixes.address
 
     def restore(
-        self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int, leads: Int64 = NO_LEADS
+        self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int, prefixes: Int64 = NO_PREFIXES
     ) -> None:
-        """Set a stream as read from disk: its slots in order, the starts of its episodes, its lead-ins, the newest row.
+        """Set a stream as read from disk: its slots in order, the starts of its episodes, its stack prefixes, the newest row.
 
-        The first start may lie before the oldest row. `first_step` is how many steps there were before that. `leads` are as in
-        `add_leads`, (n, 2).
+        The first start may lie before the oldest row. `first_step` is how many steps there were before that. `prefixes` are as in
+        `add_prefixes`, (n, 2).
         """
         low = self.segment_rows * (head // self.segment_rows - len(slots) + 1) if len(slots) else 0
-        self._slots[stream], self._starts[stream], self._leads[stream] = (
+        self._slots[stream], self._starts[stream], self._prefixes[stream] = (
             GrowingArray(slots),
             GrowingArray(starts),
-            GrowingArray(leads.ravel()),
+            GrowingArray(prefixes.ravel()),
         )
         self.table[stream, [HEAD, ENDED, LOW]] = head, ended, low
         self._steps_offset[stream] = first_step - low
         self._raise_floor(stream)
 
     def go_on(
-        self, stream: int, evicted: int, slots: Int64, starts: Int64, head: int, ended: bool, leads: Int64 = NO_LEADS
+        self, stream: int, evicted: int, slots: Int64, starts: Int64, head: int, ended: bool, prefixes: Int64 = NO_PREFIXES
     ) -> None:
         """Note what came since a stream was set: so many of its segments were evicted, and all else is added as in `restore`."""
         self._slots[stream].extend(slots)
         self._slots[stream].drop(evicted)
         self._starts[stream].extend(starts)
-        self._leads[stream].extend(leads.ravel())
+        self._prefixes[stream].extend(prefixes.ravel())
         self.table[stream, [HEAD, ENDED]] = head, ended
         self.table[stream, LOW] += evicted * self.segment_rows
         self.dropped += evicted
@@ -103,9 +116,9 @@ class Streams:
         if len(positions) and positions[0] <= self.table[stream, FLOOR]:
             self._raise_floor(stream)
 
-    def add_leads(self, stream: int, leads: Int64) -> None:
-        """Note lead-ins, (n, 2): the first row of the episode, and of the lead-in. All of these rows start episodes, too."""
-        self._leads[stream].extend(leads.ravel())
+    def add_prefixes(self, stream: int, prefixes: Int64) -> None:
+        """Note stack prefixes, (n, 2): the first row of the episode, and of its prefix. All of these rows start episodes, too."""
+        self._prefixes[stream].extend(prefixes.ravel())
         self._note(stream)
 
     def add_slot(self, stream: int, slot: int) -> None:
@@ -131,15 +144,15 @@ class Streams:
 
     def _raise_floor(self, stream: int) -> None:
         """Find the oldest step whose context is there, and forget the episodes before it."""
-        row, starts, leads = self.table[stream], self._starts[stream], self._leads[stream]
+        row, starts, prefixes = self.table[stream], self._starts[stream], self._prefixes[stream]
         low = int(row[LOW])
         floor = low + self.context
         started = starts.values
-        while len(leads) and leads.values[0] <= low:
-            leads.drop(2)
+        while len(prefixes) and prefixes.values[0] <= low:
+            prefixes.drop(2)
         whole = low
-        if len(leads) and max(int(leads.values[1]), int(leads.values[0]) - self.context) < low:
-            whole = int(leads.values[0]) + 1  # its lead-in is gone in part, and so is its first stack
+        if len(prefixes) and max(int(prefixes.values[1]), int(prefixes.values[0]) - self.context) < low:
+            whole = int(prefixes.values[0]) + 1  # its stack prefix is gone in part, and so is its first stack
         first = int(np.searchsorted(started, whole))  # the first episode that is there whole
         if first < len(started):
             floor = min(floor, int(started[first]))
@@ -159,7 +172,7 @@ class Streams:
     @property
     def nbytes(self) -> int:
         """Bytes of RAM that it takes, about."""
-        return self.table.nbytes + sum(log.nbytes for log in (*self._starts, *self._slots, *self._leads))
+        return self.table.nbytes + sum(log.nbytes for log in (*self._starts, *self._slots, *self._prefixes))
 
     @property
     def heads(self) -> Int64:
@@ -195,12 +208,12 @@ class Streams:
         return self._starts[stream].values
 
     def first_frame(self, stream: int, position: int) -> int:
-        """Return where the frames of the episode that a row lies in begin: with its lead-in, or with the oldest row there is."""
+        """Return the first row with a frame of a row.s episode: of its stack prefix, or the oldest row there is."""
         start = self.episode_of(stream, position)
-        leads = self._leads[stream].values.reshape(-1, 2)
-        at = int(np.searchsorted(leads[:, 0], start))
-        if at < len(leads) and leads[at, 0] == start:
-            start = int(leads[at, 1])
+        prefixes = self._prefixes[stream].values.reshape(-1, 2)
+        at = int(np.searchsorted(prefixes[:, 0], start))
+        if at < len(prefixes) and prefixes[at, 0] == start:
+            start = int(prefixes[at, 1])
         return max(start, int(self.table[stream, LOW]))
 
     def slots(self, stream: int) -> Int64:
@@ -221,7 +234,7 @@ class Streams:
     def count_episodes(self) -> int:
         """Count the episodes of which a step can be sampled. O(episodes).
 
-        There are others, of one row: those of lead-ins, one that has just begun, and rows that a repair dropped.
+        There are others, of one row: those of stack prefixes, one that has just begun, and rows that a repair dropped.
         """
         found = 0
         for stream in range(len(self.table)):

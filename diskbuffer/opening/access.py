@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from diskbuffer.errors import ClosedError, InputError, LockedError, ReadOnlyError
 
 if TYPE_CHECKING:
-    from diskbuffer.gathering.store import GatheredStore
     from diskbuffer.opening.closing import Closing
     from diskbuffer.reading.batch_reader import BatchReader
     from diskbuffer.recording.recorder import Recorder
     from diskbuffer.recording.stream_log import StreamLog
     from diskbuffer.store.store import Store
+    from diskbuffer.writers.store import MultiWriterStore
 
 
 class OfBuffer:
@@ -37,10 +37,10 @@ class Access:
         closing: Closing,
         store: Store,
         reader: BatchReader,
-        gathered: GatheredStore | None,
+        multi_writer: MultiWriterStore | None,
         recorder: Recorder | None,
     ) -> None:
-        self._path, self._closing, self._store, self._reader, self._gathered = path, closing, store, reader, gathered
+        self._path, self._closing, self._store, self._reader, self._multi_writer = path, closing, store, reader, multi_writer
         self._recorder, self._process = recorder, os.getpid()
         self.to_write = "Open it with mode='a' to write"
 
@@ -56,7 +56,7 @@ class Access:
 
     def check_in_place(self) -> None:
         """Raise a NotAStoreError where another store may be at the path of the one that is open."""
-        files = self._store.files if self._gathered is None else self._gathered.all_files
+        files = self._store.files if self._multi_writer is None else self._multi_writer.all_files
         files.outermost().require_place()
 
     def recorder(self, call: str = "this") -> Recorder:
@@ -74,7 +74,7 @@ class Access:
 
         Without a `call` it is for a sampler, which asks too often to look whether the store is still at its path.
         """
-        if self._gathered is None:
+        if self._multi_writer is None:
             self.recorder(call or "a sampler")
             if call:
                 self.check_in_place()
@@ -82,14 +82,14 @@ class Access:
         with self._store.lock:
             self.check_open()
             try:
-                begun = self._gathered.begin_writing()
+                begun = self._multi_writer.begin_writing()
             except LockedError as error:
                 raise LockedError(f"{call or 'a sampler'}: {error}") from error
             if begun:  # another learner may have written to steps that are new to this one
                 try:
                     self._reader.refresh()
                 except BaseException:
-                    self._gathered.columns.end_writing()
+                    self._multi_writer.columns.end_writing()
                     raise
 
     def must_write(self, call: str) -> None:
@@ -98,7 +98,7 @@ class Access:
         Takes no lock: in a fork, those of the buffer may be held for ever.
         """
         self.check_open()
-        if self._recorder is None and self._gathered is None:
+        if self._recorder is None and self._multi_writer is None:
             raise ReadOnlyError(
                 f"{call} changes {self._path}, which was opened with mode='r': only its writer can, which can pause; do so there",
                 advice=self.to_write,
@@ -107,12 +107,12 @@ class Access:
 
     def must_write_columns(self, call: str) -> None:
         """Raise an error as `must_write` does; a learner of several writers' stores may, too."""
-        if self._gathered is None:
+        if self._multi_writer is None:
             self.must_write(call)
 
     def _refuse(self, call: str) -> NoReturn:
         self.check_open()
-        if self._gathered is not None:
+        if self._multi_writer is not None:
             raise ReadOnlyError(f"{self._path} has the stores of several writers; open one with writer=NAME to add steps to it")
         if self._recorder is None:
             raise ReadOnlyError(f"{call} writes to {self._path}, which was opened with mode='r'", advice=self.to_write)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from diskbuffer.arguments.paths import local_path
-from diskbuffer.gathering.checking import check_all
-from diskbuffer.gathering.description import is_gathering
 from diskbuffer.store.checking.check import check as check_one
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.checking import check_all
+from diskbuffer.writers.description import has_writers
 
 
 def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = True) -> Report:
@@ -46,4 +46,4 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
     Reads the whole store: some 15 s for a million 84x84 frames.
     """
     root = local_path(path)
-    return (check_all if is_gathering(Files(root)) else check_one)(root, repair=repair, progress=progress)
+    return (check_all if has_writers(Files(root)) else check_one)(root, repair=repair, progress=progress)

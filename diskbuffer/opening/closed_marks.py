@@ -9,15 +9,15 @@ import os
 
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.errors import NotAStoreError
-from diskbuffer.gathering import learner_lock
-from diskbuffer.gathering import marks as gathered
-from diskbuffer.gathering.description import is_gathering
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks as stored
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock
+from diskbuffer.writers import learner_lock
+from diskbuffer.writers import marks as multi_writer
+from diskbuffer.writers.description import has_writers
 
 
 def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:
         There is no store.
     """
     files = Files(local_path(path))
-    return gathered.names(files) if is_gathering(files) else stored.names(_files_of(path))
+    return multi_writer.names(files) if has_writers(files) else stored.names(_files_of(path))
 
 
 def remove_mark(path: str | os.PathLike[str], name: str) -> None:
@@ -55,10 +55,10 @@ def remove_mark(path: str | os.PathLike[str], name: str) -> None:
         There is no store.
     """
     files = Files(local_path(path))
-    if is_gathering(files):
+    if has_writers(files):
         fd = learner_lock.take(files)
         try:
-            gathered.remove(files, name)
+            multi_writer.remove(files, name)
         finally:
             learner_lock.release(files, fd)
         return

@@ -13,11 +13,11 @@ from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.runtime.signals import Uninterrupted
 
 if TYPE_CHECKING:
-    from diskbuffer.gathering.store import GatheredStore
     from diskbuffer.limiting.limiter import Limiter
     from diskbuffer.reading.batch_reader import BatchReader
     from diskbuffer.recording.stream_log import StreamLog
     from diskbuffer.store.store import Store
+    from diskbuffer.writers.store import MultiWriterStore
 
 
 class Closing:
@@ -30,7 +30,7 @@ class Closing:
     ----------
     closed : bool
         Whether it was closed, or is being closed.
-    reader, gathered, log, limiter
+    reader, multi_writer, log, limiter
         As far as they were opened.
     """
 
@@ -38,7 +38,7 @@ class Closing:
         self._store, self._process = store, os.getpid()
         self.closed = False
         self.reader: BatchReader | None = None
-        self.gathered: GatheredStore | None = None
+        self.multi_writer: MultiWriterStore | None = None
         self.log: StreamLog | None = None
         self.limiter: Limiter | None = None
         self._dropped: weakref.finalize[[], Any] | None = None
@@ -70,8 +70,8 @@ class Closing:
     def _write_and_sync(self) -> None:
         if self.log is not None:
             self.log.close(self._store.lock)
-        elif self.gathered is not None and self.gathered.columns.is_writing:
-            self.gathered.sync()
+        elif self.multi_writer is not None and self.multi_writer.columns.is_writing:
+            self.multi_writer.sync()
 
     def abandon(self) -> None:
         """Give back locks, threads and maps, and leave the store as a kill would."""

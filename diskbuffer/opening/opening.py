@@ -10,12 +10,6 @@ import numpy as np
 
 from diskbuffer.arguments.wording import either
 from diskbuffer.errors import InputError, LockedError, NotAStoreError
-from diskbuffer.gathering import marks as gathered_marks
-from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
-from diskbuffer.gathering.joining import join_writers
-from diskbuffer.gathering.learner_lock import COLUMNS
-from diskbuffer.gathering.retention import in_turn
-from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.index import Index
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
@@ -29,6 +23,12 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
+from diskbuffer.writers import marks as multi_writer_marks
+from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, read_description
+from diskbuffer.writers.joining import join_writers
+from diskbuffer.writers.learner_lock import COLUMNS
+from diskbuffer.writers.retention import in_turn
+from diskbuffer.writers.store import MultiWriterStore
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Opened:
         Where it is: of a writer's store, its own directory.
     store : Store
         One store, or several writers' with the face of one.
-    gathered : GatheredStore or None
+    multi_writer : MultiWriterStore or None
         These, if it is several.
     wanted : Wanted
         What the caller asked of it, and what all writers' stores have to be.
@@ -49,7 +49,7 @@ class Opened:
 
     place: Path
     store: Store
-    gathered: GatheredStore | None
+    multi_writer: MultiWriterStore | None
     wanted: Wanted
 
 
@@ -60,9 +60,9 @@ def open_place(place: Path, wanted: Wanted, mode: str, mark: str | None, writer:
         files = Files(place)
         return Opened(place, in_turn(lambda: _open_store(files, wanted, mode, mark)), None, wanted)
     files = Files(place)
-    if is_gathering(files):
-        gathered = _open_all(files, mode, mark)
-        return Opened(place, cast(Store, gathered), gathered, wanted)  # it has the same face, for all that reads
+    if has_writers(files):
+        multi_writer = _open_all(files, mode, mark)
+        return Opened(place, cast(Store, multi_writer), multi_writer, wanted)  # it has the same face, for all that reads
     return Opened(place, _open_store(files, wanted, mode, mark), None, wanted)
 
 
@@ -74,7 +74,7 @@ def join_limiter(
         raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
     if mode == "r" and mark is not None:
         raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
-    writes, single = mode != "r", writer is None and opened.gathered is None
+    writes, single = mode != "r", writer is None and opened.multi_writer is None
     root = Files(opened.place if writer is None else opened.place.parent)
     number = None if not writes else 0 if writer is None else _number_of(root, writer)
     added = index.added() if writes else 0
@@ -86,7 +86,7 @@ def _number_of(root: Files, writer: str) -> int:
     return [entry.name for entry in read_description(root).writers].index(writer)
 
 
-def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:
+def _open_all(files: Files, mode: str, mark: str | None) -> MultiWriterStore:
     """Open the stores of several writers, to read them as one."""
     if mode != "r":
         raise InputError(
@@ -94,14 +94,14 @@ def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:
             "of them, or a mark of them, as one"
         )
     if mark is None:
-        return GatheredStore(files)
-    return GatheredStore(Files(gathered_marks.find(files, mark).root), of_mark=True)
+        return MultiWriterStore(files)
+    return MultiWriterStore(Files(multi_writer_marks.find(files, mark).root), of_mark=True)
 
 
 def _refuse_learners_values(path: Path) -> None:
     """Raise an InputError where a learner has values of a writer's steps: steps that come after a mark get ids again."""
     above = Files(path.parent)
-    if is_gathering(above) and above.exists(f"{COLUMNS}/columns.json"):
+    if has_writers(above) and above.exists(f"{COLUMNS}/columns.json"):
         names = read_json(above, f"{COLUMNS}/columns.json")["columns"]
         columns = [name for name in sorted(names) if above.exists(f"{COLUMNS}/{name}/{path.name}")]
         if columns:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, DiskBufferError, NotAStoreError
-from diskbuffer.gathering import learner_lock
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.restore_index import read_index
@@ -24,9 +23,10 @@ from diskbuffer.store.segment_rows import SegmentRows
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
+from diskbuffer.writers import learner_lock
 
 if TYPE_CHECKING:
-    from diskbuffer.gathering.store import GatheredStore
+    from diskbuffer.writers.store import MultiWriterStore
 
 Int64 = npt.NDArray[np.int64]
 _UNKNOWN: dict[str, Any] = {"pid": None, "host": None, "since": None}
@@ -173,9 +173,9 @@ class WritersStores:
     opened: int = 1
 
     def __init__(self, files: Files, frame_stack: int | None) -> None:
-        from diskbuffer.gathering.store import GatheredStore
+        from diskbuffer.writers.store import MultiWriterStore
 
-        self._stores: GatheredStore = GatheredStore(files)
+        self._stores: MultiWriterStore = MultiWriterStore(files)
         self.store = cast(Store, self._stores)  # it has the same face, for all that reads
         self._context = (frame_stack or self._stores.layout.frame_stack) - 1
         self._numbers = b""

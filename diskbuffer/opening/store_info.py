@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.arguments.paths import local_path
-from diskbuffer.gathering.description import is_gathering, read_description
 from diskbuffer.schema.schema import KEPT, Column
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import has_writers, read_description
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def read_info(place: str | os.PathLike[str], damage: str | None = None) -> Store
     """
     path = local_path(place)
     files = Files(path)
-    layout = read_description(files).common if is_gathering(files) else directory.read_metadata(files)[0]
+    layout = read_description(files).common if has_writers(files) else directory.read_metadata(files)[0]
     return StoreInfo.of(path, layout, None, damage)
 
 
@@ -125,7 +125,7 @@ def writers_of(place: str | os.PathLike[str]) -> dict[str, int] | None:
     None where the directory has one store, or something else. A writer that has just come may have no store yet.
     """
     files = Files(local_path(place))
-    return {entry.name: entry.streams for entry in read_description(files).writers} if is_gathering(files) else None
+    return {entry.name: entry.streams for entry in read_description(files).writers} if has_writers(files) else None
 
 
 @dataclass(frozen=True)

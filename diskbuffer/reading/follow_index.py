@@ -15,8 +15,8 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.fields import ENDED, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.streams import NO_LEADS, Streams
-from diskbuffer.reading.restore_index import build_index, lead_ins, read_index, untorn
+from diskbuffer.index.streams import NO_PREFIXES, Streams
+from diskbuffer.reading.restore_index import build_index, read_index, stack_prefixes, untorn
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.store.format.layout import MOST_FRAMES
 from diskbuffer.store.store import Kept, Store
@@ -34,7 +34,7 @@ class Growth(NamedTuple):
     starts: Int64
     head: int
     ended: bool
-    leads: Int64
+    prefixes: Int64
 
 
 class IndexFollower:
@@ -103,26 +103,26 @@ def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | 
 
 
 def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, slots: Int64, lengths: Int64) -> Growth:
-    """Read a stream's rows from the newest known on, and before it those of a lead-in whose episode was to come."""
+    """Read a stream's rows from the newest known on, and before it those of a stack prefix whose episode was to come."""
     rows, newest = index.segment_rows, int(index.table[stream, HEAD])
     if not 0 < lengths[-1] <= rows or (lengths[:-1] != rows).any():
         raise CorruptionError(f"{store.root}: a slot of stream {stream} was emptied while it was read")
     end = low + (len(slots) - 1) * rows + int(lengths[-1])
-    begin = max(low, _first_of_lead_in(index.starts(stream), newest))
+    begin = max(low, _first_of_stack_prefix(index.starts(stream), newest))
     flags = _flags(store, "is_last", slots, low, begin, end)
     starts = begin + 1 + np.flatnonzero(flags[:-1])
-    leads, empty = NO_LEADS, flags & np.append(True, flags[:-1])  # an episode of one row
+    prefixes, empty = NO_PREFIXES, flags & np.append(True, flags[:-1])  # an episode of one row
     if empty.any():
         truncated, terminated = (_flags(store, path, slots, low, begin, end) for path in ("truncated", "terminated"))
-        of_leads = np.flatnonzero(empty & truncated)
-        leads = lead_ins(np.stack([begin + of_leads, terminated[of_leads]], axis=1), end - 1)
-        leads = leads[leads[:, 0] > newest]
+        of_prefixes = np.flatnonzero(empty & truncated)
+        prefixes = stack_prefixes(np.stack([begin + of_prefixes, terminated[of_prefixes]], axis=1), end - 1)
+        prefixes = prefixes[prefixes[:, 0] > newest]
     more = slots[len(index.slots(stream)) - evicted :]
-    return Growth(stream, evicted, more, starts[starts > newest], end - 1, bool(flags[-1:].any()), leads)
+    return Growth(stream, evicted, more, starts[starts > newest], end - 1, bool(flags[-1:].any()), prefixes)
 
 
-def _first_of_lead_in(starts: Int64, newest: int) -> int:
-    """Return the first of the rows up to the newest that may be a lead-in's: episodes of one row, one after the other."""
+def _first_of_stack_prefix(starts: Int64, newest: int) -> int:
+    """Return the first of the rows up to the newest that may be a stack prefix's: episodes of one row, one after the other."""
     if starts[-1] != newest:
         return newest
     some = starts[-MOST_FRAMES:]

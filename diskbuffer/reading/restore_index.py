@@ -1,7 +1,7 @@
 """From a store's files to the index: what happens after a kill is that this is read again.
 
 Only the segment table and one flag a row are read: where episodes end. All else follows. Two more are looked at where an episode
-of no step is: whether it is a row of a lead-in.
+of no step is: whether it is a row of a stack prefix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
-from diskbuffer.index.streams import NO_LEADS, Streams
+from diskbuffer.index.streams import NO_PREFIXES, Streams
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.recovery import power_loss
 from diskbuffer.store.store import Kept, Store
@@ -78,7 +78,7 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
                 "`diskbuffer check --repair` counts from there on"
             )
         starts = [np.array([min(first, max(0, episode_start))], np.int64)]
-        leads = [NO_LEADS]
+        prefixes = [NO_PREFIXES]
         head, last = -1, 1  # what came before the oldest row may have been the last of an episode
         for n, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
             if not 0 < length <= rows or (length < rows and n < len(slots) - 1):
@@ -87,23 +87,25 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
             starts.append(first + n * rows + np.flatnonzero(flags) + 1)
             empty = flags & np.append(bool(last), flags[:-1])  # an episode of one row
             if empty.any():
-                leads.append(_lead_rows(store, slot, empty, first + n * rows))
+                prefixes.append(_prefix_rows(store, slot, empty, first + n * rows))
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
         ended = store.open_ends.get(stream, bool(last))
-        index.restore(stream, slots, found[found <= head], head, ended, steps_before, lead_ins(np.concatenate(leads), head))
+        index.restore(
+            stream, slots, found[found <= head], head, ended, steps_before, stack_prefixes(np.concatenate(prefixes), head)
+        )
     return index
 
 
-def _lead_rows(store: Store, slot: int, empty: Bools, first: int) -> Int64:
-    """Return those of a slot's rows that are of lead-ins, and whether one begins with each, (n, 2)."""
+def _prefix_rows(store: Store, slot: int, empty: Bools, first: int) -> Int64:
+    """Return those of a slot's rows that are of stack prefixes, and whether one begins with each, (n, 2)."""
     truncated, terminated = (store.verification.flags(path, slot, len(empty)) for path in ("truncated", "terminated"))
     rows = np.flatnonzero(empty & truncated)
     return np.stack([first + rows, terminated[rows]], axis=1)
 
 
-def lead_ins(rows: Int64, head: int) -> Int64:
-    """Put the rows of lead-ins together, as `Index.add_leads` takes them; where the first is gone, it was the row before."""
+def stack_prefixes(rows: Int64, head: int) -> Int64:
+    """Return the stack prefixes of rows, as `Index.add_prefixes` takes them; where the first is gone, it was the row before."""
     at, begins = rows[:, 0], rows[:, 1] != 0
     apart = np.flatnonzero(np.append(True, (np.diff(at) != 1) | begins[1:])) if len(at) else np.empty(0, np.int64)
     firsts, ends = at[apart], at[np.append(apart[1:] - 1, len(at) - 1)] + 1 if len(at) else at

@@ -243,7 +243,7 @@ class Recorder:
         for stream in np.unique(starts[:, 0]).tolist():
             begun = starts[starts[:, 0] == stream]
             self._index.start_episodes(stream, begun[:, 1])
-            self._index.add_leads(stream, begun[begun[:, 2] >= 0, 1:])
+            self._index.add_prefixes(stream, begun[begun[:, 2] >= 0, 1:])
 
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""

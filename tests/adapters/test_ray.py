@@ -26,7 +26,7 @@ from diskbuffer.adapters.ray.blocks import Blocks  # noqa: E402
 from diskbuffer.adapters.ray.names import SHARDS, Together, unique  # noqa: E402
 from diskbuffer.adapters.ray.near import Near  # noqa: E402
 from diskbuffer.adapters.ray.packing import joined, pack, unpack  # noqa: E402
-from diskbuffer.gathering.description import join  # noqa: E402
+from diskbuffer.writers.description import join  # noqa: E402
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own

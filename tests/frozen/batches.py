@@ -178,7 +178,7 @@ def looked_up(buffer: db.ReplayBuffer) -> Values:
     yield "returns of episodes", episodes.returns
     for episode in buffer.episodes.read():
         yield "every episode", episode
-    if buffer._gathered is None:
+    if buffer._multi_writer is None:
         for env in np.flatnonzero(counts[: buffer.n_envs]).tolist():
             ages = Numbers(2, env).integers(int(counts[env]), (30,))
             yield "by age", buffer.at(buffer.steps(ages, env))

@@ -20,7 +20,6 @@ import torch
 
 import diskbuffer as db
 from diskbuffer.adapters.frame_stacks import Frames
-from diskbuffer.gathering.watching import changed
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.limiting import fields
 from diskbuffer.native import checksums as native_checksums
@@ -34,6 +33,7 @@ from diskbuffer.samplers.permutation import Permutation
 from diskbuffer.samplers.sum_tree import LARGEST, TINY, SumTree
 from diskbuffer.schema.schema import BUILT_IN, Schema
 from diskbuffer.store.format import checksums, codec, encoding
+from diskbuffer.writers.watching import changed
 from tests.frozen.stores import STORES, Numbers, pictures
 
 Array = npt.NDArray[Any]
@@ -252,7 +252,7 @@ def _checksums(_: Path) -> Iterator[Any]:
 
 @_case("comparisons")
 def _comparisons(_: Path) -> Iterator[Any]:
-    """Call the functions of `native.recording` that compare values, and `gathering.watching.changed`."""
+    """Call the functions of `native.recording` that compare values, and `writers.watching.changed`."""
     numbers = Numbers(9)
     for dtype, width in (("float16", 2), ("float32", 4), ("float64", 8), ("uint8", 0)):
         kinds: Array = np.array([0.0, -0.0, 1.0, -1.0, np.nan, -np.nan, np.inf, -np.inf, 2.0] if width else range(9)).astype(

@@ -246,7 +246,7 @@ def _stacks(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 
 
 @_store("stacks, begun in the middle of episodes")
-def _leads(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
+def _prefixes(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     how: dict[str, Any] = {"segment_rows": 64, "chunk_rows": 1, "capacity": 256}
     with db.ReplayBuffer(path / "store", columns=PIXELS, frame_stack=4, **how, seed=3, threads=threads) as buffer:
         for k in range(30):

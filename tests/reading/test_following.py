@@ -17,9 +17,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.gathering.description import STREAMS
-from diskbuffer.gathering.members import Member
-from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LEADS, LOW, SEGMENTS
+from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LOW, PREFIXES, SEGMENTS
 from diskbuffer.index.index import Index
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading import restore_index
@@ -27,6 +25,8 @@ from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.following import Following
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import STREAMS
+from diskbuffer.writers.members import Member
 from tests import amounts
 from tests.amounts import examples
 from tests.store.test_snapshots import die_at
@@ -40,11 +40,11 @@ SHAPES = {"flat": (2,), "packed": (36, 32)}
 
 def told(index: Streams) -> list[Any]:
     """Return every field of an index, as numbers and lists."""
-    found: list[Any] = [index.table[:, [HEAD, ENDED, LOW, FLOOR, EPISODES, SEGMENTS, LEADS]].tolist()]
+    found: list[Any] = [index.table[:, [HEAD, ENDED, LOW, FLOOR, EPISODES, SEGMENTS, PREFIXES]].tolist()]
     for stream in range(len(index.table)):
-        leads = index._leads[stream].values.reshape(-1, 2).copy()
-        leads[:, 1] = np.maximum(leads[:, 1], index.table[stream, LOW] - 1)  # one that is gone in part began by then, or before
-        lists = [index.slots(stream), index.starts(stream), leads]
+        prefixes = index._prefixes[stream].values.reshape(-1, 2).copy()
+        prefixes[:, 1] = np.maximum(prefixes[:, 1], index.table[stream, LOW] - 1)  # what is gone in part began there or before
+        lists = [index.slots(stream), index.starts(stream), prefixes]
         found.append([values.tolist() for values in lists])
         found.append([index.first_step(stream), index.added_to(stream)])
     return [*found, index._steps_offset.tolist(), index._begins.tolist()]

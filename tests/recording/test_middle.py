@@ -360,7 +360,7 @@ def test_a_trajectory_ends_with_its_last_step_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("then", ["close", "add"])
-def test_an_extend_that_fails_within_a_lead_in_leaves_nothing_of_it(
+def test_an_extend_that_fails_within_a_stack_prefix_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """It crossed the end of a segment, and there was no room for the next."""

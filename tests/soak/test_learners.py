@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from diskbuffer.gathering.columns import Columns
 from diskbuffer.store.following import Following
+from diskbuffer.writers.columns import Columns
 from soak import learners
 
 

@@ -95,11 +95,11 @@ int64_t episode_at(const Stream& stream, int64_t position) noexcept {
     return low;
 }
 
-int64_t lead_in(const Stream& stream, int64_t start) noexcept {
-    const LeadIn* end = stream.lead_places + stream.lead_ins;
-    const auto before = [](const LeadIn& lead, int64_t episode) { return lead.episode < episode; };
-    const LeadIn* lead = std::lower_bound(stream.lead_places, end, start, before);
-    return lead != end && lead->episode == start ? lead->first : start;
+int64_t stack_prefix(const Stream& stream, int64_t start) noexcept {
+    const StackPrefix* end = stream.prefix_places + stream.stack_prefixes;
+    const auto before = [](const StackPrefix& prefix, int64_t episode) { return prefix.episode < episode; };
+    const StackPrefix* prefix = std::lower_bound(stream.prefix_places, end, start, before);
+    return prefix != end && prefix->episode == start ? prefix->first : start;
 }
 
 void locate(Table table, const int64_t* ordinals, int64_t n, Located located) noexcept {

@@ -43,8 +43,8 @@ inline int64_t slot_of(const Stream& stream, int64_t segment, int64_t segment_ro
 // Return the place in `starts` of the episode that a position lies in; the first for what lies before all.
 int64_t episode_at(const Stream& stream, int64_t position) noexcept;
 
-// Return where the lead-in of an episode begins that starts at a row; that row itself where it has none.
-int64_t lead_in(const Stream& stream, int64_t start) noexcept;
+// Return where the stack prefix of an episode begins that starts at a row; that row itself where it has none.
+int64_t stack_prefix(const Stream& stream, int64_t start) noexcept;
 
 // Find steps by their place among all that can be sampled, stream after stream; each is less than `count_steps`.
 void locate(Table table, const int64_t* ordinals, int64_t n, Located located) noexcept;

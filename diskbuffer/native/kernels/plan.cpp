@@ -11,7 +11,7 @@ namespace {
 int64_t plan_window(const Stream& stream, const Windows& windows, int64_t i, const Layout& layout, Run* runs, int64_t n) {
     const int64_t wanted = windows.positions[i] - windows.before;
     int64_t start = windows.starts[i];
-    if (wanted < start && stream.lead_ins != 0) start = lead_in(stream, start);
+    if (wanted < start && stream.stack_prefixes != 0) start = stack_prefix(stream, start);
     int64_t position = std::max({wanted, start, stream.low});
     const int64_t end = std::min({wanted + windows.rows, windows.lasts[i] + 1, stream.head + 1});
     for (int64_t pad = position - wanted; position < end; pad = 0) {

@@ -7,7 +7,7 @@
 namespace diskbuffer {
 
 // Where the frames before an episode's first row begin.
-struct LeadIn {
+struct StackPrefix {
     int64_t episode;  // its first row
     int64_t first;
 };
@@ -21,13 +21,13 @@ struct Stream {
     const int64_t* starts;  // their first positions, ascending
     int64_t segments;       // entries of `slots`
     const int64_t* slots;   // where the segments are in the store, from that of `low` on
-    int64_t lead_ins;       // entries of `lead_places`
-    const LeadIn* lead_places;
+    int64_t stack_prefixes;       // entries of `prefix_places`
+    const StackPrefix* prefix_places;
     int64_t store;  // which of several stores the stream is of; 0 where there is one
     int64_t own;    // its number there
 };
 static_assert(sizeof(Stream) == 12 * sizeof(int64_t) && offsetof(Stream, own) == 11 * sizeof(int64_t));
-static_assert(sizeof(LeadIn) == 2 * sizeof(int64_t));
+static_assert(sizeof(StackPrefix) == 2 * sizeof(int64_t));
 
 struct Table {
     const Stream* streams;

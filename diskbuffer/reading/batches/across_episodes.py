@@ -41,7 +41,7 @@ class RowArrays(Arrays):
         return [Windows(each, frame_stack - 1, frame_stack), along]
 
     def finish(self, drawn: Draw) -> None:
-        """Clear the flags of rows that are no steps: those of a lead-in tell what they are."""
+        """Clear the flags of rows that are no steps: those of a stack prefix tell what they are."""
         for path, array in self.memories[1].items():
             if path in ("terminated", "truncated"):
                 array[drawn.notes["is_last"]] = False

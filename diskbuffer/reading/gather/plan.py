@@ -1,7 +1,7 @@
 """The plan of a batch: which runs of rows go to which place of it.
 
-A sample is a window of consecutive positions around a step, cut off at the start of the episode, or of its lead-in, and at its
-end. Where a window crosses from one segment to the next it becomes two runs.
+A sample is a window of consecutive positions around a step, cut off at the start of the episode, or of its stack prefix, and at
+its end. Where a window crosses from one segment to the next it becomes two runs.
 """
 
 from __future__ import annotations

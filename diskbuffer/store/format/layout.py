@@ -30,7 +30,7 @@ MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
 ATTRIBUTE = "diskbuffer"
-GATHERING = "diskbuffer_writers"  # in place of it, in the group above the stores of several writers
+MULTI_WRITER = "diskbuffer_writers"  # in place of it, in the group above the stores of several writers
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
 GROUP = "zarr.json"
 COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
@@ -255,7 +255,7 @@ class Layout:
 
 def _what_else(metadata: Any) -> str:
     """Say what a group is that is no store, and what to do."""
-    if isinstance(metadata, Mapping) and GATHERING in (metadata.get("attributes") or ()):
+    if isinstance(metadata, Mapping) and MULTI_WRITER in (metadata.get("attributes") or ()):
         return (
             "a directory of several writers' stores; give the path of one of them, or open it with ReplayBuffer(path, mode='r')"
         )

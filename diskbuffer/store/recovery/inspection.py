@@ -160,7 +160,7 @@ class Inspected:
             if newest and word == STEP and at + n == self.length:
                 if not self.rows("is_last", self.length - 1, 1).any():
                     good[-1] = found[-1] ^ NOT_YET == self._words[-1, word]
-                elif self.rows("truncated", self.length - 1, 1).any():  # of a lead-in whose episode did not come to be
+                elif self.rows("truncated", self.length - 1, 1).any():  # of a stack prefix whose episode did not come to be
                     good[-1] = False
         return good
 

@@ -77,7 +77,7 @@ def _is_over(store: Store, slots: Int64, length: int) -> bool:
     if length == 1 and len(slots) == 1:
         return False
     if store.verification.flags("is_last", int(slot), row + 1)[row]:
-        return False  # no step; the flags of a lead-in's row tell that it is one
+        return False  # no step; the flags of a stack prefix's row tell that it is one
     return any(store.verification.flags(path, int(slot), row + 1)[row] for path in ("terminated", "truncated"))
 
 

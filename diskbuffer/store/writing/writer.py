@@ -173,7 +173,7 @@ class Writer:
         layout, rows, at = self._layout, dict[str, npt.NDArray[Any]](), head % self._layout.segment_rows
         if over is not None:
             self.segments.flat("is_last", stream, head)[at] = over
-            for path in ("terminated", "truncated"):  # or a row of a lead-in would be one of the next episode's
+            for path in ("terminated", "truncated"):  # or a row of a stack prefix would be one of the next episode's
                 self.segments.flat(path, stream, head)[at] = False
         for path in covered(layout.schema, STEP):
             if path in layout.chunks_of:

@@ -22,15 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError, SchemaError
-from diskbuffer.gathering import learner_lock
-from diskbuffer.gathering.description import SHARED
-from diskbuffer.gathering.learner_lock import COLUMNS
-from diskbuffer.gathering.members import Member
 from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.json_files import read_json
+from diskbuffer.writers import learner_lock
+from diskbuffer.writers.description import SHARED
+from diskbuffer.writers.learner_lock import COLUMNS
+from diskbuffer.writers.members import Member
 
 Int64 = npt.NDArray[np.int64]
 _WHAT = "columns.json"

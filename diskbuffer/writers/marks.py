@@ -10,9 +10,9 @@ been acknowledged before, and of some what came while others were copied. What t
 
 from __future__ import annotations
 
-from diskbuffer.gathering.description import SHARED
 from diskbuffer.store.copies import marks
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import SHARED
 
 PLACE = marks.Place(f"{SHARED}/marks", SHARED)
 

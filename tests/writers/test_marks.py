@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.commands.marks import marks
 from tests.amounts import examples
-from tests.gathering.test_gathering import FRAMES, Writer
+from tests.writers.test_multi_writer import FRAMES, Writer
 
 
 def everything(buffer: db.ReplayBuffer) -> dict[str, torch.Tensor]:

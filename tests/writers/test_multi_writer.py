@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.gathering import watching
-from diskbuffer.gathering.description import STREAMS
+from diskbuffer.writers import watching
+from diskbuffer.writers.description import STREAMS
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
 
@@ -51,9 +51,9 @@ def of_all(writers: dict[str, Writer], entries: dict[str, int]) -> tuple[dict[in
         buffer, envs = writer.buffer, writer.envs
         steps = buffer.steps()
         batch = buffer.at(steps)
-        gathered = steps // envs * STREAMS + steps % envs + entries[name]
-        names |= dict(zip(gathered.tolist(), batch["action"].tolist(), strict=True))
-        batches.append({**batch, "steps": torch.from_numpy(gathered)})
+        all_writers = steps // envs * STREAMS + steps % envs + entries[name]
+        names |= dict(zip(all_writers.tolist(), batch["action"].tolist(), strict=True))
+        batches.append({**batch, "steps": torch.from_numpy(all_writers)})
     whole = {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
     return names, {key: values[whole["steps"].argsort()] for key, values in whole.items()}
 
@@ -66,7 +66,7 @@ def test_all_that_writers_keep_is_read_as_if_it_were_one_store(
     random, numbers = np.random.default_rng(seed), itertools.count(1)
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(watching, "SETTLED", int(random.choice([20, 2000])) * 1_000_000)
-        root, writers, seen = Path(directory) / "gathering", dict[str, Writer](), dict[int, int]()
+        root, writers, seen = Path(directory) / "all", dict[str, Writer](), dict[int, int]()
         capacity = int(random.integers(150, 400)) if small else None
 
         def add() -> None:
@@ -74,7 +74,7 @@ def test_all_that_writers_keep_is_read_as_if_it_were_one_store(
             writers[name] = Writer(root, name, int(random.integers(1, 4)), frame, capacity, stack)
 
         add()
-        gathered = db.ReplayBuffer(root, mode="r", seed=seed)
+        all_writers = db.ReplayBuffer(root, mode="r", seed=seed)
         for _ in range(12):
             for _ in range(int(random.integers(1, 6))):
                 what = random.random()
@@ -87,30 +87,33 @@ def test_all_that_writers_keep_is_read_as_if_it_were_one_store(
                 else:
                     env, steps = int(random.integers(writer.envs)), int(random.integers(1, 60))
                     writer.extend(env, steps, numbers, ends=bool(random.random() < 0.7))
-            gathered.refresh()
-            assert gathered._gathered is not None
-            entries = {member.entry.name: member.entry.first_stream for member in gathered._gathered.members}
+            all_writers.refresh()
+            assert all_writers._multi_writer is not None
+            entries = {member.entry.name: member.entry.first_stream for member in all_writers._multi_writer.members}
             names, whole = of_all(writers, entries)
-            assert dict(zip(gathered.steps().tolist(), gathered.at(gathered.steps())["action"].tolist(), strict=True)) == names
-            assert len(gathered) == len(names) == gathered.stats()["steps"]
+            assert (
+                dict(zip(all_writers.steps().tolist(), all_writers.at(all_writers.steps())["action"].tolist(), strict=True))
+                == names
+            )
+            assert len(all_writers) == len(names) == all_writers.stats()["steps"]
             assert all(seen.get(step, action) == action for step, action in names.items())  # names stay
             seen |= names
             if not names:
                 continue
-            found = gathered.at(np.sort(gathered.steps()))
+            found = all_writers.at(np.sort(all_writers.steps()))
             assert found.keys() == whole.keys()
             for key, values in whole.items():
                 assert torch.equal(found[key], values), key
-            batch = gathered.sample(50)
+            batch = all_writers.sample(50)
             same = np.searchsorted(whole["steps"].numpy(), batch["steps"].numpy())
             for key, values in whole.items():
                 assert torch.equal(batch[key], values[same]), key
-            listed = [int(step) for part in gathered.batches(37, shuffle=True) for step in part["steps"]]
+            listed = [int(step) for part in all_writers.batches(37, shuffle=True) for step in part["steps"]]
             assert sorted(listed) == sorted(names)
-            assert int(gathered.episodes.length.sum()) == len(names)
+            assert int(all_writers.episodes.length.sum()) == len(names)
         for writer in writers.values():
             writer.buffer.close()
-        gathered.close()
+        all_writers.close()
 
 
 @pytest.mark.parametrize("sampler", [db.Uniform(3), db.Slices(2, 3)])
@@ -121,9 +124,11 @@ def test_every_step_of_unequal_stores_is_drawn_as_often(tmp_path: Path, sampler:
         for _ in range(steps // 7):
             writer.extend(0, 7, numbers, ends=True)
         writer.buffer.close()
-    with db.ReplayBuffer(tmp_path / "all", mode="r") as gathered:
-        drawn = np.concatenate([np.atleast_2d(gathered.draw(100, sampler)["steps"].T)[0] for _ in range(60)])
-        starts = gathered.steps()[gathered.episodes.remaining(gathered.steps()) >= (2 if isinstance(sampler, db.Slices) else 1)]
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as all_writers:
+        drawn = np.concatenate([np.atleast_2d(all_writers.draw(100, sampler)["steps"].T)[0] for _ in range(60)])
+        starts = all_writers.steps()[
+            all_writers.episodes.remaining(all_writers.steps()) >= (2 if isinstance(sampler, db.Slices) else 1)
+        ]
         assert_uniform(drawn, starts)
 
 
@@ -133,12 +138,12 @@ def test_a_loader_goes_on_while_writers_add_and_evict(tmp_path: Path) -> None:
     writers = [Writer(tmp_path / "all", f"w{n}", 1, (34, 33), 300, 2) for n in range(3)]
     for writer in writers:
         writer.extend(0, 50, numbers, ends=True)
-    with db.ReplayBuffer(tmp_path / "all", mode="r", seed=1) as gathered:
-        for n, batch in enumerate(gathered.loader(16)):
+    with db.ReplayBuffer(tmp_path / "all", mode="r", seed=1) as all_writers:
+        for n, batch in enumerate(all_writers.loader(16)):
             assert torch.equal(batch["obs"][:, -1, 0, 0].long(), batch["action"])
             assert torch.equal(batch["reward"], batch["action"] / 2)
             writers[n % 3].extend(0, 20, numbers, ends=n % 2 == 0)
-            gathered.refresh()
+            all_writers.refresh()
             if n == 60:
                 break
     assert sum(len(writer.buffer) for writer in writers) < 700

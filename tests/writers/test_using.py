@@ -17,9 +17,9 @@ import zarr
 import diskbuffer as db
 from diskbuffer.commands.check import check
 from diskbuffer.commands.info import info
-from diskbuffer.gathering import description
-from diskbuffer.store.format.layout import GATHERING
-from tests.gathering.test_gathering import Writer
+from diskbuffer.store.format.layout import MULTI_WRITER
+from diskbuffer.writers import description
+from tests.writers.test_multi_writer import Writer
 
 
 @pytest.fixture
@@ -60,35 +60,35 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
 def test_what_does_not_fit_is_refused(
     writers: list[Writer], kind: type[Exception], text: str, call: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diskbuffer.gathering.retention._PATIENCE", 0.0)
+    monkeypatch.setattr("diskbuffer.writers.retention._PATIENCE", 0.0)
     with pytest.raises(kind, match=text):
         call(writers[0].root)
-    with db.ReplayBuffer(writers[0].root, mode="r") as gathered:
-        assert len(gathered) == 21
+    with db.ReplayBuffer(writers[0].root, mode="r") as all_writers:
+        assert len(all_writers) == 21
 
 
 def test_a_learner_may_come_first_and_a_writer_may_leave_out_what_others_gave(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "all", "first", 1, (34, 33), 500, 2)
-    with db.ReplayBuffer(tmp_path / "all", mode="r") as gathered:
-        assert len(gathered) == 0
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as all_writers:
+        assert len(all_writers) == 0
         with pytest.raises(db.errors.EmptyBufferError):
-            gathered.sample(3)
+            all_writers.sample(3)
         writer.extend(0, 20, itertools.count(), ends=True)
         with db.ReplayBuffer(tmp_path / "all", writer="second") as second:
             assert second.frame_stack == 2
             assert second.columns == writer.buffer.columns
             second.extend(obs=np.zeros((4, 34, 33), np.int32), action=[1, 2, 3], reward=np.zeros(3))
-            gathered.refresh()
-            assert len(gathered) == 23
+            all_writers.refresh()
+            assert len(all_writers) == 23
     writer.buffer.close()
 
 
 def test_it_is_pickled_and_a_fork_reads_it(writers: list[Writer]) -> None:
-    with db.ReplayBuffer(writers[0].root, mode="r", seed=1) as gathered:
-        with pickle.loads(pickle.dumps(gathered)) as again:
-            assert again.sample(8)["steps"].tolist() == gathered.sample(8)["steps"].tolist()
+    with db.ReplayBuffer(writers[0].root, mode="r", seed=1) as all_writers:
+        with pickle.loads(pickle.dumps(all_writers)) as again:
+            assert again.sample(8)["steps"].tolist() == all_writers.sample(8)["steps"].tolist()
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            assert pool.apply(_length, (gathered,)) == 21
+            assert pool.apply(_length, (all_writers,)) == 21
     pickled = pickle.dumps(writers[0].buffer)
     writers[0].buffer.close()
     with pickle.loads(pickled) as again:
@@ -109,10 +109,10 @@ def test_it_is_described_and_checked(writers: list[Writer], capsys: pytest.Captu
     assert info(str(root), json=True) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: one["steps"] for name, one in told["writers"].items()} == {"w0": 10, "w1": 11}
-    with db.ReplayBuffer(root, mode="r") as gathered:
-        assert gathered.check(progress=False).ok
-        assert {name for name, _ in zarr.open_group(gathered.path, mode="r").groups()} == {"w0", "w1"}
-        assert gathered.stats()["steps"] == gathered.stats()["added"] == 21
+    with db.ReplayBuffer(root, mode="r") as all_writers:
+        assert all_writers.check(progress=False).ok
+        assert {name for name, _ in zarr.open_group(all_writers.path, mode="r").groups()} == {"w0", "w1"}
+        assert all_writers.stats()["steps"] == all_writers.stats()["added"] == 21
     for writer in writers:
         writer.buffer.close()
     file = next((root / "w1" / "action").glob("c.*"))
@@ -123,20 +123,20 @@ def test_it_is_described_and_checked(writers: list[Writer], capsys: pytest.Captu
 
 
 def test_a_store_or_the_directory_may_be_taken_away(writers: list[Writer]) -> None:
-    with db.ReplayBuffer(writers[0].root, mode="r") as gathered:
+    with db.ReplayBuffer(writers[0].root, mode="r") as all_writers:
         writers[1].buffer.close()
         shutil.rmtree(writers[0].root / "w1")
-        gathered.refresh()
-        assert len(gathered) == 10
+        all_writers.refresh()
+        assert len(all_writers) == 10
         writers[1].open()
         writers[1].extend(1, 5, itertools.count(), ends=True)
-        gathered.refresh()
-        assert len(gathered) == 15
+        all_writers.refresh()
+        assert len(all_writers) == 15
         for writer in writers:
             writer.buffer.close()
         writers[0].root.rename(writers[0].root.with_name("moved"))
         with pytest.raises(db.errors.NotAStoreError, match="moved, removed"):
-            gathered.refresh()
+            all_writers.refresh()
     for writer in writers:
         writer.root = writer.root.with_name("moved")
         writer.open()
@@ -153,7 +153,7 @@ def test_a_damaged_description_is_an_error(writers: list[Writer]) -> None:
 def test_a_newer_format_is_refused(writers: list[Writer], which: str) -> None:
     group = writers[0].root / "zarr.json"
     metadata = json.loads(group.read_text())
-    found = metadata["attributes"][GATHERING]
+    found = metadata["attributes"][MULTI_WRITER]
     (found if which == "directory" else found["common"])["format"] = 99
     found["checksum"] = description._checksum({name: value for name, value in found.items() if name != "checksum"})
     group.write_text(json.dumps(metadata))

@@ -1,4 +1,4 @@
-"""The stores of a gathering, each read by a reader of its own, with numbers of slots that hold for all."""
+"""The stores of a multi-writer store, each read by a reader of its own, with numbers of slots that hold for all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError
-from diskbuffer.gathering.description import Description, Entry, refuse_strange
-from diskbuffer.gathering.watching import Stamp, Watched, stamp_of
 from diskbuffer.index.index import Index
 from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.store_tail import StoreTail
@@ -15,6 +13,8 @@ from diskbuffer.store.opening import open_store
 from diskbuffer.store.segments.mapped import Epoch
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import Description, Entry, refuse_strange
+from diskbuffer.writers.watching import Stamp, Watched, stamp_of
 
 Int64 = npt.NDArray[np.int64]
 BLOCK = 256  # slots that a store gets numbers for at a time

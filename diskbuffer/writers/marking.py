@@ -1,4 +1,4 @@
-"""Making a mark of several writers' stores, while they go on: see `diskbuffer.gathering.marks`."""
+"""Making a mark of several writers' stores, while they go on: see `diskbuffer.writers.marks`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import os
 import stat
 
 from diskbuffer.errors import NotAStoreError
-from diskbuffer.gathering.description import SHARED, describe, read_description
-from diskbuffer.gathering.learner_lock import COLUMNS
-from diskbuffer.gathering.marks import PLACE
-from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.index import Index
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.recording.stream_log import StreamLog
@@ -21,9 +17,13 @@ from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import FILE as ORIGIN
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import SHARED, describe, read_description
+from diskbuffer.writers.learner_lock import COLUMNS
+from diskbuffer.writers.marks import PLACE
+from diskbuffer.writers.store import MultiWriterStore
 
 
-def make_mark(store: GatheredStore, name: str) -> None:
+def make_mark(store: MultiWriterStore, name: str) -> None:
     """Make a mark, in place of one of that name; this process must be the one that writes columns."""
     files = store.all_files
     marks.clear_up(files, PLACE)
@@ -31,14 +31,14 @@ def make_mark(store: GatheredStore, name: str) -> None:
         _copy(store, files, building, marks.next_number(files, PLACE))
 
 
-def make_snapshot(store: GatheredStore, building: Files) -> None:
+def make_snapshot(store: MultiWriterStore, building: Files) -> None:
     """Copy all stores, and the learner's columns, to another directory; this process must be the one that writes columns."""
     _copy(store, store.all_files, building, 0)
     if building.exists(SEGMENTS):  # by which it was known to be ours; no directory of several writers has it
         building.remove_directory(SEGMENTS)
 
 
-def _copy(store: GatheredStore, files: Files, building: Files, number: int) -> None:
+def _copy(store: MultiWriterStore, files: Files, building: Files, number: int) -> None:
     description = read_description(files)
     for entry in description.writers:
         if is_there(files.root / entry.name):  # else it was removed, or is only being made

@@ -11,11 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, EvictedError, NotAStoreError, ReadOnlyError
-from diskbuffer.gathering.columns import Columns, Key
-from diskbuffer.gathering.description import Description, read_description
-from diskbuffer.gathering.members import BLOCK, Member
-from diskbuffer.gathering.watching import changed
-from diskbuffer.index.gathered import GatheredIndex, Part
+from diskbuffer.index.multi_writer import MultiWriterIndex, Part
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
 from diskbuffer.schema.schema import TAG, Column, Schema
@@ -23,12 +19,16 @@ from diskbuffer.store.format.layout import GROUP, Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.map_limit import refuse_too_many_stores
+from diskbuffer.writers.columns import Columns, Key
+from diskbuffer.writers.description import Description, read_description
+from diskbuffer.writers.members import BLOCK, Member
+from diskbuffer.writers.watching import changed
 
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
-class GatheredLayout(Layout):
+class MultiWriterLayout(Layout):
     """What all stores have, with as many streams as there is room for."""
 
     envs: int = 0  # streams that writers have
@@ -39,7 +39,7 @@ class GatheredLayout(Layout):
         return self.envs
 
 
-class GatheredStore:
+class MultiWriterStore:
     """Have the face of a `Store` that is read, over the stores of several writers.
 
     Slots are numbered through, a block of them at a time, so that they keep their numbers when stores grow, and others come.
@@ -59,7 +59,7 @@ class GatheredStore:
         In the order of their numbers, which they keep.
     layout : Layout
     lock : threading.RLock
-    maps : GatheredMaps
+    maps : MultiWriterMaps
     tails : list of StoreTail
         What is each store's own.
     """
@@ -78,10 +78,10 @@ class GatheredStore:
         refuse_too_many_stores(self.root, common, len(self._description.writers))
         self.columns = Columns(self.all_files, self._description.common)
         self._described: tuple[int, int] | None = None
-        self._index: GatheredIndex | None = None  # as it was read last
+        self._index: MultiWriterIndex | None = None  # as it was read last
         self.layout = _layout(self._description, self.columns)
         self._describe()
-        self.maps = GatheredMaps(self)
+        self.maps = MultiWriterMaps(self)
         self.verification = _Verification(self)
         forks.pause(self)
 
@@ -108,7 +108,7 @@ class GatheredStore:
             self.maps.take_columns(layout.schema)
         self.layout = layout
 
-    def read(self, context: int) -> GatheredIndex:
+    def read(self, context: int) -> MultiWriterIndex:
         """See which writers there are by now, and what they have added and evicted; the lock must be held."""
         self.check_open()
         self._describe()
@@ -131,7 +131,7 @@ class GatheredStore:
                 self._number(member)
         self.maps.look(look)
         if self._index is None or look:
-            self._index = self._gathered(context, look)
+            self._index = self._combined(context, look)
         return self._index
 
     def check_open(self) -> None:
@@ -154,11 +154,11 @@ class GatheredStore:
         which = changed([member.watched for member in watched if member.watched is not None])
         return look + [watched[n] for n in np.flatnonzero(which).tolist()]
 
-    def _gathered(self, context: int, look: Sequence[Member]) -> GatheredIndex:
+    def _combined(self, context: int, look: Sequence[Member]) -> MultiWriterIndex:
         parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in look]
         nothing = StoreTail(dict.fromkeys(self.layout.packed, 0), 8, 0)
         self.tails = [member.tail or nothing for member in self.members] or [nothing]
-        return GatheredIndex(self.layout.streams, self.layout.segment_rows, context, parts, self._index)
+        return MultiWriterIndex(self.layout.streams, self.layout.segment_rows, context, parts, self._index)
 
     def _number(self, member: Member) -> None:
         """Give a store's new slots numbers."""
@@ -289,17 +289,17 @@ class GatheredStore:
         self.columns.forget_lock()
 
 
-def _layout(description: Description, columns: Columns) -> GatheredLayout:
+def _layout(description: Description, columns: Columns) -> MultiWriterLayout:
     fields = {field.name: getattr(description.common, field.name) for field in dataclasses.fields(Layout)}
     what = columns.what
     fields |= {"schema": columns.schema(what), "tags": what.tags, "removals": what.removals}
-    return GatheredLayout(**fields, envs=sum(entry.streams for entry in description.writers))
+    return MultiWriterLayout(**fields, envs=sum(entry.streams for entry in description.writers))
 
 
 class _Verification:
     """Names rows in errors."""
 
-    def __init__(self, store: GatheredStore) -> None:
+    def __init__(self, store: MultiWriterStore) -> None:
         self._store = store
 
     def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int) -> str:
@@ -308,7 +308,7 @@ class _Verification:
         return member.store.verification.describe_rows(path, own, stream, first, last)
 
 
-class GatheredMaps:
+class MultiWriterMaps:
     """What is mapped of all stores, as `Maps` has it of one.
 
     Attributes
@@ -317,7 +317,7 @@ class GatheredMaps:
         A copy of what the stores' own maps have: taken where something was mapped, and where anything was retired.
     """
 
-    def __init__(self, store: GatheredStore) -> None:
+    def __init__(self, store: MultiWriterStore) -> None:
         self._store = store
         self._paths = tuple(store.layout.schema)
         self.sources: Int64 = np.zeros((len(self._paths), 0, 2), np.int64)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.gathering.counts import Counts
-from diskbuffer.gathering.description import SHARED
 from diskbuffer.store.system.files import Files
-from tests.gathering.test_gathering import Writer
+from diskbuffer.writers.counts import Counts
+from diskbuffer.writers.description import SHARED
+from tests.writers.test_multi_writer import Writer
 
 SYNCS = ("fsync", "fdatasync")
 
@@ -215,8 +215,8 @@ def test_a_flush_syncs_what_another_learner_wrote_that_was_killed(writer: Writer
     synced = set[str]()
     learner = db.ReplayBuffer(writer.root, mode="r")
     learner.columns.write("score", learner.steps(), np.ones(400))
-    assert learner._gathered is not None
-    learner._gathered.columns.end_writing()  # as a kill does
+    assert learner._multi_writer is not None
+    learner._multi_writer.columns.end_writing()  # as a kill does
     with db.ReplayBuffer(writer.root, mode="r") as another:
         note_syncs(monkeypatch, synced.add)
         another.flush()

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.gathering import watching
 from diskbuffer.reading import restore_index
 from diskbuffer.reading.follow_index import IndexFollower
-from tests.gathering.test_gathering import Writer, of_all
+from diskbuffer.writers import watching
+from tests.writers.test_multi_writer import Writer, of_all
 
 TICK = 20_000_000  # nanoseconds, more than the kernel's clock takes for a tick
 
@@ -37,8 +37,8 @@ def settle(learner: db.ReplayBuffer) -> None:
 
 def same(learner: db.ReplayBuffer, writers: list[Writer]) -> None:
     """Compare what a learner reads with what writers keep."""
-    assert learner._gathered is not None
-    entries = {member.entry.name: member.entry.first_stream for member in learner._gathered.members}
+    assert learner._multi_writer is not None
+    entries = {member.entry.name: member.entry.first_stream for member in learner._multi_writer.members}
     names, whole = of_all({writer.name: writer for writer in writers}, entries)
     found = learner.at(np.sort(learner.steps()))
     assert found["steps"].tolist() == sorted(names)
@@ -146,7 +146,7 @@ def test_a_store_that_others_evict_from_is_not_read_anew(
                 learner.refresh()
         learner.refresh()
         assert not built
-        members = learner._gathered.members if learner._gathered is not None else []
+        members = learner._multi_writer.members if learner._multi_writer is not None else []
         left = members[1].index
         assert left is not None
         assert len(learner) == len(writer.buffer) + len(left)

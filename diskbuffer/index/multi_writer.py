@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index.fields import FIELDS, HEAD, LEAD_PLACES, OWN, SLOTS, STARTS, STORE
+from diskbuffer.index.fields import FIELDS, HEAD, OWN, PREFIX_PLACES, SLOTS, STARTS, STORE
 from diskbuffer.index.growing_array import GrowingArray
 from diskbuffer.index.index import Index
 
@@ -25,7 +25,7 @@ class Part(NamedTuple):
     slots: Int64
 
 
-class GatheredIndex(Index):
+class MultiWriterIndex(Index):
     """Know where every step of several stores lies. It is not written to: another is made when one of theirs has changed.
 
     Parameters
@@ -36,23 +36,23 @@ class GatheredIndex(Index):
         As in `Streams`, the same in all stores.
     parts : sequence of Part
         Those that have changed.
-    before : GatheredIndex, optional
+    before : MultiWriterIndex, optional
         Which has what has not.
     """
 
     def __init__(
-        self, streams: int, segment_rows: int, context: int, parts: Sequence[Part], before: GatheredIndex | None = None
+        self, streams: int, segment_rows: int, context: int, parts: Sequence[Part], before: MultiWriterIndex | None = None
     ) -> None:
         self.segment_rows, self.context = segment_rows, context
         if before is None:
             self.table = np.zeros((streams, FIELDS), np.int64)
-            self._starts, self._slots, self._leads = ([_NOTHING] * streams for _ in range(3))
+            self._starts, self._slots, self._prefixes = ([_NOTHING] * streams for _ in range(3))
             self._begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
             self._of: dict[int, _Known] = {}
             self._clear(slice(None))
         else:
             self.table = before.table.copy()
-            self._starts, self._slots, self._leads = before._starts.copy(), before._slots.copy(), before._leads.copy()
+            self._starts, self._slots, self._prefixes = before._starts.copy(), before._slots.copy(), before._prefixes.copy()
             self._begins, self._steps_offset = before._begins.copy(), before._steps_offset.copy()
             self._of = before._of.copy()
         for part in parts:
@@ -66,8 +66,8 @@ class GatheredIndex(Index):
 
     def _clear(self, mine: slice) -> None:
         self.table[mine], self.table[mine, HEAD] = 0, -1
-        self.table[mine, [STARTS, SLOTS, LEAD_PLACES]] = _NOTHING.address
-        for logs in (self._starts, self._slots, self._leads):
+        self.table[mine, [STARTS, SLOTS, PREFIX_PLACES]] = _NOTHING.address
+        for logs in (self._starts, self._slots, self._prefixes):
             logs[mine] = [_NOTHING] * len(logs[mine])
         self._begins[mine] = self._steps_offset[mine] = 0
 
@@ -82,7 +82,7 @@ class GatheredIndex(Index):
         self._of[part.store] = _Known(n, of.dropped, part.first_stream + of.environments)
         self.table[mine], self.table[mine, STORE], self.table[mine, OWN] = of.table, part.store, np.arange(n)
         # As they are now: the store's own index goes on, while this one may have to stay as it is.
-        self._starts[mine], self._leads[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._leads))
+        self._starts[mine], self._prefixes[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._prefixes))
         self._begins[mine], self._steps_offset[mine] = of._begins, of._steps_offset
         slots = [GrowingArray(part.slots[of.slots(stream)]) for stream in range(n)]
         self._slots[mine] = slots

@@ -1,4 +1,4 @@
-"""What describes a gathering: the stores of several writers under one directory, which are read as one.
+"""The description of a multi-writer store: the stores of several writers under one directory, which are read as one.
 
     zarr.json          the group: what all stores have in common, and the writers in the order in which they came
     actor-3/           a writer's store, of which it alone has the lock
@@ -25,7 +25,7 @@ import google_crc32c
 
 from diskbuffer.errors import CorruptionError, FormatError, InputError, LockedError, NotAStoreError, SchemaError
 from diskbuffer.schema.schema import Schema
-from diskbuffer.store.format.layout import ATTRIBUTE, GATHERING, GROUP, Layout
+from diskbuffer.store.format.layout import ATTRIBUTE, GROUP, MULTI_WRITER, Layout
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 
@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Description:
-    """What a gathering's group file says.
+    """What the group file of a multi-writer store says.
 
     Attributes
     ----------
@@ -93,14 +93,14 @@ class Description:
         """Return the group file."""
         writers = [[entry.name, entry.first_stream, entry.streams] for entry in self.writers]
         found = {"format": FORMAT, "common": self.common.attributes(0), "writers": writers}
-        attributes = {GATHERING: found | {"checksum": _checksum(found)}}
+        attributes = {MULTI_WRITER: found | {"checksum": _checksum(found)}}
         return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
 
     @classmethod
     def from_group(cls, metadata: Any, where: str) -> Description:
         """Read what `to_json` wrote, trusting nothing."""
         try:
-            found = dict(metadata["attributes"][GATHERING])
+            found = dict(metadata["attributes"][MULTI_WRITER])
             checksum = found.pop("checksum")
             version = found["format"]
         except (KeyError, TypeError, ValueError):
@@ -158,9 +158,9 @@ def check_name(name: Any) -> str:
     return name
 
 
-def is_gathering(files: Files) -> bool:
+def has_writers(files: Files) -> bool:
     """Tell whether a directory has the stores of several writers."""
-    return _has_attribute(files, GATHERING)
+    return _has_attribute(files, MULTI_WRITER)
 
 
 def is_one_store(files: Files) -> bool:
@@ -176,7 +176,7 @@ def _has_attribute(files: Files, name: str) -> bool:
 
 
 def read_description(files: Files) -> Description:
-    """Read a gathering's description."""
+    """Read the description of a multi-writer store."""
     try:
         return Description.from_group(read_json(files, GROUP), str(files.root))
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
 
 def _make(files: Files, layout: Layout) -> None:
     """Have a directory without writers, where there is none."""
-    if files.root.is_dir() and not is_gathering(files):
+    if files.root.is_dir() and not has_writers(files):
         others = set(files.names()) - {SHARED, "lost+found"}
         others = {other for other in others if not other.endswith(".tmp")}
         if others:
@@ -228,12 +228,12 @@ def _make(files: Files, layout: Layout) -> None:
                 f"{files.root} is a directory with other things in it, or the store of one writer; give writer= a path where "
                 "nothing is yet, or one that other writers made"
             )
-    elif is_gathering(files):
+    elif has_writers(files):
         return
     files.make_directory(".")
     files.make_directory(SHARED)
     with alone(files):
-        if not is_gathering(files):
+        if not has_writers(files):
             recorded = Schema(dict(layout.schema.recorded.columns))
             common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, salt=0, begins=(), tags=())
             describe(files, Description(common))

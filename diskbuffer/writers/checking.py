@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diskbuffer.gathering.description import read_description
 from diskbuffer.store.building import is_there
 from diskbuffer.store.checking.check import check
 from diskbuffer.store.checking.framework import find_links
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import read_description
 
 
 def check_all(root: Path, *, repair: bool = False, progress: bool = True) -> Report:

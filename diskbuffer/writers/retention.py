@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from diskbuffer.errors import DiskBufferError, LockedError
-from diskbuffer.gathering.counts import Counts
-from diskbuffer.gathering.description import read_description
 from diskbuffer.index.fields import LOW
 from diskbuffer.index.index import Index
 from diskbuffer.reading.restore_index import read_index
@@ -23,6 +21,8 @@ from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
+from diskbuffer.writers.counts import Counts
+from diskbuffer.writers.description import read_description
 
 T = TypeVar("T")
 _PATIENCE = 10.0  # seconds

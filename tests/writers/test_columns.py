@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import examples
-from tests.gathering.test_gathering import Writer
+from tests.writers.test_multi_writer import Writer
 
 
 @given(seed=st.integers(0, 10**6))
@@ -114,7 +114,7 @@ def test_what_a_plan_reads_stays_mapped(tmp_path: Path) -> None:
     writer.extend(0, 5, itertools.count(), ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
         learner.columns.write("score", learner.steps(), np.arange(5))
-        store = learner._gathered
+        store = learner._multi_writer
         assert store is not None
         (held,) = store.columns._held.values()
         mapped, planned = weakref.ref(held.mapped), store.maps.epoch

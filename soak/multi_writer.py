@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.gathering.description import STREAMS, read_description
 from diskbuffer.index.fields import HEAD
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import STREAMS, read_description
 from soak.crew import Crew, Nurse, errors_beside
 from soak.table import SHOWN, Row
 from soak.workers import Job, scratch
@@ -143,7 +143,7 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Row:
         acknowledged = [np.memmap(root.parent / f"actor-{n}", np.int64, "w+", shape=(envs_of(n),)) for n in range(ACTORS)]
         for heads in acknowledged:
             heads[:] = -1
-        nurse = Nurse("soak.gathering", root.parent)
+        nurse = Nurse("soak.multi_writer", root.parent)
         actors = Crew(nurse, [{"root": str(root), "number": n} for n in range(ACTORS)], rng, 8.0)
         try:
             learner, until, due = Learner(root, seed), time.monotonic() + 600 * scale, 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from diskbuffer.errors import LockedError
-from diskbuffer.gathering.description import SHARED
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import SHARED
 
 COLUMNS = f"{SHARED}/columns"
 LOCK = f"{COLUMNS}/lock"

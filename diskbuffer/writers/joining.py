@@ -6,12 +6,12 @@ import dataclasses
 from pathlib import Path
 
 from diskbuffer.errors import InputError, NotAStoreError, SchemaError
-from diskbuffer.gathering.description import Description, is_gathering, is_one_store, join, read_description
 from diskbuffer.options import Wanted
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.map_limit import refuse_too_many
+from diskbuffer.writers.description import Description, has_writers, is_one_store, join, read_description
 
 _WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
 
@@ -24,9 +24,9 @@ def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path
     if wanted.capacity_each:
         raise InputError("capacity_each= is for the store of one writer alone; leave it out with writer=")
     path, files = root / name, Files(root)
-    if not is_gathering(files) and is_one_store(files):
+    if not has_writers(files) and is_one_store(files):
         raise NotAStoreError(f"{root} is the store of one writer; give writer= a path where nothing is yet, or leave it out")
-    description, there = read_description(files) if is_gathering(files) else None, is_there(path)
+    description, there = read_description(files) if has_writers(files) else None, is_there(path)
     if description is not None:
         _refuse_another_capacity(root, description.common.capacity, wanted.capacity)
         wanted = _completed(wanted, description)

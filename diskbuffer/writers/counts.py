@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.gathering.description import SHARED, STREAMS, alone
 from diskbuffer.store.system.files import Files
+from diskbuffer.writers.description import SHARED, STREAMS, alone
 
 Int64 = npt.NDArray[np.int64]
 _FILE = f"{SHARED}/steps"
