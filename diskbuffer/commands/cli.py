@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
     if missing:
         complain(
-            f'the commands need {" and ".join(missing)}: pip install "diskbuffer[cli]". In Python, diskbuffer.check(path) and '
+            f"the commands need {' and '.join(missing)}: pip install 'diskbuffer[cli]'. In Python, diskbuffer.check(path) and "
             "diskbuffer.check(path, repair=True) do without"
         )
         return FAILED

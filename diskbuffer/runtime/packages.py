@@ -24,5 +24,6 @@ def require(module: str, package: str, extra: str, what_for: str = "for this") -
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingPackageError(
-            f"{what_for} needs {package}, which cannot be imported ({error}); pip install {package}, or 'diskbuffer[{extra}]'"
+            f"{what_for} needs {package}, which cannot be imported ({error}): "
+            f"pip install {package}, or pip install 'diskbuffer[{extra}]'"
         ) from error

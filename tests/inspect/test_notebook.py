@@ -453,7 +453,8 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
             (buffer.episodes.to_pandas, "pandas"),
             (episode.film_strip, "pillow"),
         ):
-            with pytest.raises(db.errors.MissingPackageError, match=rf"pip install {package}, or 'diskbuffer\[notebook\]'"):
+            advice = rf"pip install {package}, or pip install 'diskbuffer\[notebook\]'"
+            with pytest.raises(db.errors.MissingPackageError, match=advice):
                 call()
         for html in (buffer._repr_html_(), episode._repr_html_()):
             assert "pip install pillow" in checked(html).text
