@@ -34,7 +34,7 @@ from diskbuffer.opening.checking import check
 from diskbuffer.opening.closing import Closing, refuse_within_a_call
 from diskbuffer.opening.figures import figures_of
 from diskbuffer.opening.opening import join_limiter, open_place, reopen
-from diskbuffer.options import CreateOptions, Options, checked_capacity, doubts, refuse_another, refuse_unknown
+from diskbuffer.options import CreateOptions, Options, checked_capacity, refuse_another, refuse_unknown, warning_of
 from diskbuffer.reading.batch_reader import BatchReader, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling
 from diskbuffer.reading.batches.base import Batch
@@ -174,7 +174,7 @@ class ReplayBuffer:
         samplers = OwnSamplers(seed)
         self._writer = writer
         refuse_unknown(create, ReplayBuffer)
-        wanted = Options(
+        requested = Options(
             capacity=capacity,
             env=env,
             observation_space=observation_space,
@@ -185,14 +185,14 @@ class ReplayBuffer:
             autoreset=autoreset,
             **create,
         ).checked()
-        opened = open_place(local_path(path), wanted, mode, mark, writer)
+        opened = open_place(local_path(path), requested, mode, mark, writer)
         self.path, self._store, self._multi_writer = opened.place, opened.store, opened.multi_writer
         self._closing = Closing(self._store)
         try:
             refuse_another(self.path, self._store.layout, opened.wanted)
-            doubt = doubts(self.path, self._store.layout, opened.wanted)
-            if doubt is not None:
-                warnings.warn(doubt, UserWarning, stacklevel=2)
+            warning = warning_of(self.path, self._store.layout, opened.wanted)
+            if warning is not None:
+                warnings.warn(warning, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **opened.wanted.views())
             self.frame_stack = layout.frame_stack
             kind = StoreReader if self._multi_writer is None else MultiWriterReader
@@ -401,10 +401,10 @@ class ReplayBuffer:
         """
         if self._writer is not None:
             raise InputError(f"{self._of_all_writers}: all writers share a capacity, which stays as it is")
-        wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
+        requested = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._access.must_write("resize()")
         with self._building, self._store.lock, Uninterrupted():
-            self._access.log().resize(wanted)
+            self._access.log().resize(requested)
 
     def flush(self, *, recompress: bool = False) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
@@ -789,8 +789,8 @@ class ReplayBuffer:
     def counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return how many steps each environment has, and has ever had: (n_envs,) each."""
         self._access.check_open()
-        there, ever = self._reader.counts()
-        return there[: self.n_envs], ever[: self.n_envs]
+        stored, ever = self._reader.counts()
+        return stored[: self.n_envs], ever[: self.n_envs]
 
     @property
     def capacity(self) -> int | None:
@@ -805,14 +805,14 @@ class ReplayBuffer:
         ``wrappers`` (the outermost first), ``n_envs``, ``autoreset``, ``seed``, and ``versions`` of diskbuffer, Gymnasium and its
         own package.
         """
-        found = self._store.layout.environment
-        return None if found is None else copy.deepcopy(dict(found))
+        stored = self._store.layout.environment
+        return None if stored is None else copy.deepcopy(dict(stored))
 
     @property
     def metadata(self) -> dict[str, Any] | None:
         """What was given as ``metadata=`` when the store was created; None where nothing was."""
-        found = self._store.layout.metadata
-        return None if found is None else copy.deepcopy(dict(found))
+        stored = self._store.layout.metadata
+        return None if stored is None else copy.deepcopy(dict(stored))
 
     @property
     def columns(self) -> Columns:

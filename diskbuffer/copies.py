@@ -74,11 +74,11 @@ class Copies(OfBuffer):
         every step that was added before this is called. Several writers' stores are copied so, one after the other, with the
         columns of their learner, whose place this process takes until the buffer is closed.
         """
-        wanted = local_path(path)
+        target = local_path(path)
         self._access.check_open()
         if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
-        with snapshots.place_for(self._place, wanted) as building:
+        with snapshots.place_for(self._place, target) as building:
             if self._multi_writer is not None:
                 make_snapshot(self._multi_writer, building.files)
             elif self._access.own_recorder is not None:
@@ -87,8 +87,8 @@ class Copies(OfBuffer):
                 back_up(self._store.files, building.files)
                 self._recover(building.files.root)
             if not building.put():
-                raise NotAStoreError(f"there is something at {wanted} by now; give another path")
-        return wanted
+                raise NotAStoreError(f"there is something at {target} by now; give another path")
+        return target
 
     def mark(self, name: str, *, replace: bool = False) -> None:
         """Keep the buffer as it is now, under a name, inside of the store: a snapshot that moves with it.

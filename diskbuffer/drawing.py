@@ -52,10 +52,10 @@ class Drawing:
         self.own, self._derived, self._reader, self._access, self._limiter = own, derived, derived.reader, access, limiter
         self._latest: tuple[int, Sampling] | None = None  # how many were asked for last, of our own sampler
 
-    def source(self, given: Sampler | None, size: int) -> Sampling:
+    def source(self, sampler: Sampler | None, size: int) -> Sampling:
         """Return what draws batches of `size` samples, for `sample`."""
-        if given is not None:
-            return self.sampling(self.sampler(given, "sample"), size)
+        if sampler is not None:
+            return self.sampling(self.sampler(sampler, "sample"), size)
         known = self._latest  # by another thread, this may be another the next moment
         if known is None or known[0] != size:  # most ask for as many again and again
             known = self._latest = size, self.sampling(self.own["sample"], size)
@@ -66,14 +66,14 @@ class Drawing:
         share = Share(self._reader, sampler, size * ranks.world_size, self._limiter)
         return Sampling([share], self._reader.pool, self._access.check_open, ranks=ranks, refresh_every=refresh_every)
 
-    def sampler(self, given: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
+    def sampler(self, requested: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
         """Return the sampler that was given, which meets the buffer, or our own; an InputError where it is none."""
-        if given is not None and not isinstance(given, Sampler):
-            raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {given!r}")
-        sampler = self.own[own] if given is None else given
+        if requested is not None and not isinstance(requested, Sampler):
+            raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {requested!r}")
+        sampler = self.own[own] if requested is None else requested
         ranks.check(sampler)
-        if given is not None:
-            self.attach(given)
+        if requested is not None:
+            self.attach(requested)
         return sampler
 
     def attach(self, sampler: Sampler) -> BatchReader:

@@ -76,13 +76,13 @@ class Episode(EpisodeFields):
         InputError
             The episode was evicted since, there is no such column, or one must be chosen.
         """
-        found: npt.NDArray[Any] = notebook("episode").frames(self._read(), self, column, n)
-        return found
+        frames: npt.NDArray[Any] = notebook("episode").frames(self._read(), self, column, n)
+        return frames
 
     def film_strip(self, n: int = 8, column: str | None = None) -> Picture:
         """Return a film strip of `n` frames, spread evenly; see `frames`."""
-        found: Picture = notebook("episode").film_strip(self._read(), self, n, column)
-        return found
+        strip: Picture = notebook("episode").film_strip(self._read(), self, n, column)
+        return strip
 
     def video(
         self,
@@ -115,12 +115,12 @@ class Episode(EpisodeFields):
         MissingPackageError
             PyAV, or pillow, is not installed.
         """
-        found: Video = notebook("episode").video(self._read(), self, fps, column, every, scale, kind)
-        return found
+        video: Video = notebook("episode").video(self._read(), self, fps, column, every, scale, kind)
+        return video
 
     def _repr_html_(self) -> str:
-        found: str = notebook("episode").html(self._reader, self)
-        return found
+        html: str = notebook("episode").html(self._reader, self)
+        return html
 
 
 class Episodes(OfBuffer):
@@ -206,8 +206,8 @@ class Episodes(OfBuffer):
 
     def __str__(self) -> str:
         """Return a table of the first and the last; its returns are read."""
-        found: str = notebook("episodes").text(self._source, self._table)
-        return found
+        text: str = notebook("episodes").text(self._source, self._table)
+        return text
 
     def __iter__(self) -> Iterator[Episode]:
         return (self[n] for n in range(len(self)))
@@ -364,13 +364,13 @@ class Episodes(OfBuffer):
         tables, paths = notebook("pandas_tables"), column_paths(columns)
         if not truth("steps", steps) and columns is not None:
             raise InputError("columns= are those of steps: give steps=True, too")
-        found: pandas.DataFrame
+        table: pandas.DataFrame
         if steps:
-            found = tables.of_steps(self._source, self._table, paths)
+            table = tables.of_steps(self._source, self._table, paths)
         else:
-            found = tables.of_episodes(self._source, self._table, returns)
-        return found
+            table = tables.of_episodes(self._source, self._table, returns)
+        return table
 
     def _repr_html_(self) -> str:
-        found: str = notebook("episodes").html(self._source, self._table)
-        return found
+        html: str = notebook("episodes").html(self._source, self._table)
+        return html

@@ -128,8 +128,8 @@ class Wanted:
 
     def views(self) -> dict[str, Any]:
         """Return what may differ from the store's own, as it only tells how steps are read and given."""
-        found = {"frame_stack": self.frame_stack, "padding": self.padding, "autoreset": self.autoreset}
-        return {name: value for name, value in found.items() if value is not None}
+        views = {"frame_stack": self.frame_stack, "padding": self.padding, "autoreset": self.autoreset}
+        return {name: value for name, value in views.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class Options:
             raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {self.autoreset!r}")
 
     def _check_sources(self) -> None:
-        if sum(given is not None for given in (self.env, self.observation_space, self.columns)) > 1:
+        if sum(source is not None for source in (self.env, self.observation_space, self.columns)) > 1:
             raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
         if (self.observation_space is None) != (self.action_space is None):
             raise InputError("give both observation_space= and action_space=")
@@ -242,17 +242,17 @@ class Options:
 
 def checked_capacity(capacity: Any, stored: Layout, frame_stack: int) -> int | None:
     """Return what a store's capacity is to be; an InputError where it cannot be that."""
-    found = integer_or_none("capacity", capacity)
-    _check_capacity(found, stored.n_envs, frame_stack, each=stored.capacity_each)
-    return found
+    number = integer_or_none("capacity", capacity)
+    _check_capacity(number, stored.n_envs, frame_stack, each=stored.capacity_each)
+    return number
 
 
 def checked_chunk_rows(rows: Any) -> int | None:
     """Return how many rows are to be compressed together, None for as many as is usual; an InputError where they cannot be."""
-    found = integer_or_none("chunk_rows", rows, CHUNK_ROWS[0], CHUNK_ROWS[-1])
-    if found is not None and found not in CHUNK_ROWS:
-        raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {found}", option="chunk_rows")
-    return found
+    number = integer_or_none("chunk_rows", rows, CHUNK_ROWS[0], CHUNK_ROWS[-1])
+    if number is not None and number not in CHUNK_ROWS:
+        raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {number}", option="chunk_rows")
+    return number
 
 
 def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each: bool) -> None:
@@ -262,72 +262,72 @@ def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each
         raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
 
 
-def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
+def refuse_another(path: Path, stored: Layout, requested: Wanted) -> None:
     """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
-    _check_capacity(stored.capacity, stored.n_envs, wanted.frame_stack or 1, each=False)
+    _check_capacity(stored.capacity, stored.n_envs, requested.frame_stack or 1, each=False)
     lines = []
-    if wanted.schema is not None:
-        lines += [stored.schema.recorded.difference(wanted.schema)]
-        lines += _other_codecs(stored.schema, wanted.schema)
-        lines += _other_transforms(stored.schema, wanted.schema)
-    for name, has, asked in (
-        ("capacity", stored.capacity, wanted.capacity),
-        ("n_envs", stored.n_envs, wanted.n_envs),
-        ("capacity_each", stored.capacity_each, wanted.capacity_each),
-        ("segment_rows", stored.segment_rows, wanted.segment_rows),
+    if requested.schema is not None:
+        lines += [stored.schema.recorded.difference(requested.schema)]
+        lines += _other_codecs(stored.schema, requested.schema)
+        lines += _other_transforms(stored.schema, requested.schema)
+    for name, has, value in (
+        ("capacity", stored.capacity, requested.capacity),
+        ("n_envs", stored.n_envs, requested.n_envs),
+        ("capacity_each", stored.capacity_each, requested.capacity_each),
+        ("segment_rows", stored.segment_rows, requested.segment_rows),
     ):
-        if asked is not None and asked != has:
-            lines.append(f"  {name}: stored {has}, asked for {asked}")
-    chunks = sorted({n for path, n in stored.chunks_of.items() if path not in stored.lossy} - {wanted.chunk_rows})
-    if wanted.chunk_rows is not None and chunks:
-        lines.append(f"  chunk_rows: stored {' and '.join(map(str, chunks))}, asked for {wanted.chunk_rows}")
-    lines += differences(stored.environment, wanted.environment)[0]
-    if wanted.metadata is not None and wanted.metadata != stored.metadata:
-        lines.append(f"  metadata: stored {_shown(stored.metadata)}, asked for {_shown(wanted.metadata)}")
+        if value is not None and value != has:
+            lines.append(f"  {name}: stored {has}, asked for {value}")
+    chunks = sorted({n for path, n in stored.chunks_of.items() if path not in stored.lossy} - {requested.chunk_rows})
+    if requested.chunk_rows is not None and chunks:
+        lines.append(f"  chunk_rows: stored {' and '.join(map(str, chunks))}, asked for {requested.chunk_rows}")
+    lines += differences(stored.environment, requested.environment)[0]
+    if requested.metadata is not None and requested.metadata != stored.metadata:
+        lines.append(f"  metadata: stored {_shown(stored.metadata)}, asked for {_shown(requested.metadata)}")
     lines = [line for line in lines if line]
     if lines:
         more = next((more for start, more in _MORE.items() if len(lines) == 1 and lines[0].startswith(start)), "")
         raise SchemaError(f"the store at {path} is another than was asked for:\n" + "\n".join(lines), advice=_ANOTHER + more)
 
 
-def _other_codecs(stored: Schema, wanted: Schema) -> list[str]:
+def _other_codecs(stored: Schema, requested: Schema) -> list[str]:
     """Show, a line each, the columns that were asked for with another codec than they have."""
     lines = []
-    for path, column in wanted.columns.items():
+    for path, column in requested.columns.items():
         if column.codec and path in stored.columns and (codec := stored[path].codec) != column.codec:
             has = f"codec {codec}" if codec else "a codec that is chosen from the data"
             lines.append(f"  {path}: stored with {has}, asked for {column.codec}")
     return lines
 
 
-def _other_transforms(stored: Schema, wanted: Schema) -> list[str]:
+def _other_transforms(stored: Schema, requested: Schema) -> list[str]:
     """Show, a line each, the columns that are the same but for what is made of pictures."""
     lines = []
-    for path, column in wanted.columns.items():
+    for path, column in requested.columns.items():
         if stored.columns.get(path) == column and (has := stored[path].transforms) != column.transforms:
-            asked = notation(column.transforms) or "none"
-            lines.append(f"  {path}: pictures are stored with the transform {notation(has) or 'none'}, asked for {asked}")
+            transform = notation(column.transforms) or "none"
+            lines.append(f"  {path}: pictures are stored with the transform {notation(has) or 'none'}, asked for {transform}")
     return lines
 
 
 def with_transforms(columns: Mapping[str, Column], transforms: Mapping[str, Any] | None) -> dict[str, Column]:
     """Return columns of what is given as columns of what is stored, where it is transformed; by path."""
-    found = dict(columns)
-    for path, given in (transforms or {}).items():
+    stored = dict(columns)
+    for path, chosen in (transforms or {}).items():
         if path not in columns:
             raise InputError(f"transforms: there is no column {path!r}; there are {', '.join(columns)}")
-        transform = transforms_of(given)
+        transform = transforms_of(chosen)
         try:
             shape = result_of(transform, columns[path].shape)
-            found[path] = dataclasses.replace(columns[path], shape=shape, transform=transform)
+            stored[path] = dataclasses.replace(columns[path], shape=shape, transform=transform)
         except SchemaError as error:
             raise SchemaError(f"transforms[{path!r}]: {error}") from error
-    return found
+    return stored
 
 
-def doubts(path: Path, stored: Layout, wanted: Wanted) -> str | None:
+def warning_of(path: Path, stored: Layout, requested: Wanted) -> str | None:
     """Return in what a store may be of another environment than is given, though its steps have the same form."""
-    lines = differences(stored.environment, wanted.environment)[1]
+    lines = differences(stored.environment, requested.environment)[1]
     if not lines:
         return None
     return f"the store at {path} may hold steps of another environment than is given:\n" + "\n".join(lines)

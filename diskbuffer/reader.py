@@ -248,9 +248,9 @@ class Reader:
 
     def _read_rows(self, column: str, streams: Int64, positions: Int64) -> npt.NDArray[Any]:
         store, index = self._of.store, self._of.index
-        found = np.zeros((len(positions), *store.layout.schema[column].shape), store.layout.schema[column].np_dtype)
+        values = np.zeros((len(positions), *store.layout.schema[column].shape), store.layout.schema[column].np_dtype)
         if not len(positions):
-            return found
+            return values
         rows = store.layout.segment_rows
         numbers = positions // rows * store.layout.streams + streams  # one number for a segment of a stream
         for number in np.unique(numbers).tolist():
@@ -258,8 +258,8 @@ class Reader:
             here = np.flatnonzero(numbers == number)
             slot = int(index.slots(stream)[segment - int(index.table[stream, LOW]) // rows])
             with store.lock:
-                found[here] = self._of.rows(column, slot, stream, segment * rows, positions[here] % rows)
-        return found
+                values[here] = self._of.rows(column, slot, stream, segment * rows, positions[here] % rows)
+        return values
 
     def _check(self, streams: Int64, positions: Int64) -> None:
         """Raise an InputError where a row was never there, and an EvictedError where one is gone."""

@@ -54,8 +54,8 @@ class WebP(ArrayBytesCodec):
         raise NotImplementedError
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        found = await asyncio.to_thread(self._decoded, chunk_bytes.to_bytes(), chunk_spec)
-        return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
+        values = await asyncio.to_thread(self._decoded, chunk_bytes.to_bytes(), chunk_spec)
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(values)
 
     async def _encode_single(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
         data = await asyncio.to_thread(pictures.encode, chunk_array.as_numpy_array().tobytes(), self._column(chunk_spec))
@@ -69,7 +69,7 @@ class WebP(ArrayBytesCodec):
 
     def _decoded(self, data: bytes, chunk_spec: ArraySpec) -> Any:
         column = self._column(chunk_spec)
-        found = np.zeros(column.row_bytes, np.uint8)
-        if wrong := pictures.decode_body(data, column, found):
+        values = np.zeros(column.row_bytes, np.uint8)
+        if wrong := pictures.decode_body(data, column, values):
             raise CorruptionError(f"a chunk of the codec {pictures.CODEC}: {codec.REASONS[wrong]}")
-        return found.reshape(chunk_spec.shape)
+        return values.reshape(chunk_spec.shape)

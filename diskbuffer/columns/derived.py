@@ -37,7 +37,7 @@ _A_ROW = 16 * 1024  # bytes whose checksum takes as long as what one row changes
 
 
 @dataclass(frozen=True)
-class Piece:
+class SegmentSteps:
     """Consecutive steps of one stream that lie in one segment, in ascending order; some rows between them are no steps."""
 
     slot: int
@@ -134,8 +134,8 @@ class DerivedColumns:
         with self._store.lock:
             schema = self._store.layout.schema
             if name not in schema.columns:
-                there = ", ".join(sorted(schema.derived)) or "none"
-                raise SchemaError(f"there is no column {name!r}; those that can be removed are {there}")
+                removable = ", ".join(sorted(schema.derived)) or "none"
+                raise SchemaError(f"there is no column {name!r}; those that can be removed are {removable}")
             if name not in schema.derived:
                 raise SchemaError(
                     f"column {name!r} was recorded with the steps, and stays with them; only those that were "
@@ -165,8 +165,8 @@ class DerivedColumns:
         if array.shape[: names.ndim] != names.shape:
             raise InputError(f"{name}: expected a value for each of {names.size} steps, found shape {array.shape}")
         if names.ndim == 2:
-            there = names.ravel() != -1
-            names, array = names.ravel()[there], array.reshape(-1, *array.shape[2:])[there]
+            valid = names.ravel() != -1
+            names, array = names.ravel()[valid], array.reshape(-1, *array.shape[2:])[valid]
         try:
             column = Column(array.shape[1:], array.dtype)
         except SchemaError as error:
@@ -182,19 +182,19 @@ class DerivedColumns:
     def _write(self, name: str, column: Column, names: Int64, array: Array) -> int:
         store, index = self._store, self._reader.index
         streams, positions = names % len(index.table), names // len(index.table)
-        some = self._there(name, names)
+        some = self._present(name, names)
         rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
         slots, which = np.unique(rows // size, return_inverse=True)
         store.refuse_evicted(slots)
         self.ensure(name, column)
-        noted = [store.noted_checksum(name, slot) for slot in slots.tolist()]
+        checksums = [store.noted_checksum(name, slot) for slot in slots.tolist()]
         bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
         targets = bases[which] + rows % size * column.row_bytes
         array = np.ascontiguousarray(array[some])
         few = len(rows) * _A_ROW < len(slots) * size * column.row_bytes
-        if few and None not in noted:
+        if few and None not in checksums:
             changes = replace_rows(array, targets, bases + store.layout.flat_bytes(name), which)
-            for slot, before, change in zip(slots.tolist(), noted, changes.tolist(), strict=True):
+            for slot, before, change in zip(slots.tolist(), checksums, changes.tolist(), strict=True):
                 store.note_checksum(name, slot, before ^ change)
         else:
             scatter(address_of(array), column.row_bytes, targets)
@@ -202,7 +202,7 @@ class DerivedColumns:
                 store.note_checksum(name, slot)
         return int(some.sum())
 
-    def _there(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
+    def _present(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
         """Tell which steps are there; an InputError where one was never added. The lock must be held."""
         index = self._reader.index
         streams, positions = names % len(index.table), names // len(index.table)
@@ -223,7 +223,7 @@ class DerivedColumns:
 
     # Passes over the columns of whole streams
 
-    def pieces(self, stream: int, some: Int64 | None = None) -> Iterator[Piece]:
+    def segments(self, stream: int, some: Int64 | None = None) -> Iterator[SegmentSteps]:
         """Yield the steps of a stream as of now, newest first, segment by segment.
 
         The lock is held until the next is asked for: whoever writes to a segment must do so before it can be evicted.
@@ -244,10 +244,10 @@ class DerivedColumns:
 
         for ordinal in range(head // size, -1, -1):
             with self._store.lock:
-                found = until_found([self._reader], partial(find, ordinal))
-                if found is None:
+                segment = until_found([self._reader], partial(find, ordinal))
+                if segment is None:
                     return
-                slot, first, until, flags = found
+                slot, first, until, flags = segment
                 last = flags[first - ordinal * size : until - ordinal * size].copy()
                 if until == head + 1:
                     last[-1] = True  # or what is known of the episode ends there
@@ -255,15 +255,15 @@ class DerivedColumns:
                 behind = bool(last[0])
                 rows, ended = np.flatnonzero(~last) + first - ordinal * size, ended[~last]
                 if some is not None:
-                    wanted = _among(rows + ordinal * size, some)
-                    rows, ended = rows[wanted], ended[wanted] | ~_among(rows[wanted] + ordinal * size + 1, some)
+                    chosen = _among(rows + ordinal * size, some)
+                    rows, ended = rows[chosen], ended[chosen] | ~_among(rows[chosen] + ordinal * size + 1, some)
                 if len(rows):
-                    yield Piece(slot, rows, ended)
+                    yield SegmentSteps(slot, rows, ended)
 
     def by_stream(self, names: Int64) -> list[Int64]:
         """Return the positions of steps that are there in each stream, in ascending order."""
         with self._store.lock:
-            names = np.unique(names[self._there("steps", names)])
+            names = np.unique(names[self._present("steps", names)])
         streams = self._store.layout.streams
         return [names[names % streams == stream] // streams for stream in range(streams)]
 

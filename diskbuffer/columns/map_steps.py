@@ -35,15 +35,15 @@ class Progress:
     def read(self, index: Index) -> Place | None:
         """Return the place where it was interrupted; None if it was not, or if no step that it was over is left."""
         try:
-            found = json.loads(self._files.read(self._name))
-            frozen = [[int(n) for n in row] for row in found["frozen"]]
-            place = Place(0, frozen, int(found["steps"]), int(found["at"]))
+            saved = json.loads(self._files.read(self._name))
+            frozen = [[int(n) for n in row] for row in saved["frozen"]]
+            place = Place(0, frozen, int(saved["steps"]), int(saved["at"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         sane = 0 <= place.at <= place.steps == sum(row[-1] for row in frozen) and all(
             len(row) == 2 and min(row) >= 0 for row in frozen
         )
-        same = found.get("out") == self._columns and found.get("removals") == self._store.layout.removals  # or one was made anew
+        same = saved.get("out") == self._columns and saved.get("removals") == self._store.layout.removals  # or one was made anew
         if not (sane and same and len(place.frozen) <= len(index.table)):
             return None
         left = any(index.first_step(stream) < sum(row) for stream, row in enumerate(place.frozen))
@@ -80,13 +80,13 @@ def map_steps(
     steps, due = 0, time.monotonic() + _NOTED_EVERY
     with bar(source.steps, source.begun, progress, " steps") as shown:
         for batch in loader:
-            found = function(batch)
-            arrays = arrays_of(found, out, len(batch["steps"]))
+            returned = function(batch)
+            arrays = arrays_of(returned, out, len(batch["steps"]))
             for name, array in zip(out, arrays, strict=True):
                 columns.write(name, batch["steps"].cpu(), array)
             steps += len(batch["steps"])
             shown.update(len(batch["steps"]))
-            del batch, found, arrays, array  # before the next is taken
+            del batch, returned, arrays, array  # before the next is taken
             if isinstance(source, Pass) and (begin := time.monotonic()) > due:
                 done.note(source.place)
                 due = time.monotonic() + max(_NOTED_EVERY, (time.monotonic() - begin) / _SHARE)
@@ -94,11 +94,11 @@ def map_steps(
     return steps
 
 
-def arrays_of(found: Any, out: tuple[str, ...], steps: int) -> list[npt.NDArray[Any]]:
+def arrays_of(returned: Any, out: tuple[str, ...], steps: int) -> list[npt.NDArray[Any]]:
     """Return what a function returned for a batch as arrays, one for each column to write; an InputError where they are not."""
-    results = found if len(out) > 1 else (found,)
+    results = returned if len(out) > 1 else (returned,)
     if not isinstance(results, tuple | list) or len(results) != len(out):
-        raise InputError(f"the function must return {len(out)} arrays, for {', '.join(out)}, found {type(found).__name__}")
+        raise InputError(f"the function must return {len(out)} arrays, for {', '.join(out)}, found {type(returned).__name__}")
     arrays = [as_array(name, values) for name, values in zip(out, results, strict=True)]
     for name, array in zip(out, arrays, strict=True):
         if array.shape[:1] != (steps,):

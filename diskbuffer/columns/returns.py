@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.arguments.inputs import step_names
-from diskbuffer.columns.derived import DerivedColumns, Piece
+from diskbuffer.columns.derived import DerivedColumns, SegmentSteps
 from diskbuffer.errors import InputError
 from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.schema.schema import Column
@@ -57,9 +57,9 @@ class Returns:
         with columns.in_use([*self._written, *self._read]):
             for stream in range(columns.store.layout.streams):
                 carry = 0.0
-                for piece in columns.pieces(stream, None if some is None else some[stream]):
-                    carry = self._compute(columns, piece, carry)
-                    computed += len(piece.rows)
+                for segment in columns.segments(stream, None if some is None else some[stream]):
+                    carry = self._compute(columns, segment, carry)
+                    computed += len(segment.rows)
         return computed
 
     def _check(self, columns: DerivedColumns) -> None:
@@ -71,29 +71,29 @@ class Returns:
             raise InputError("advantages need next_values=, the values of next_obs: where an episode was cut off, they count")
         for name in self._read:
             if name not in schema.columns or schema[name].shape or schema[name].np_dtype.kind != "f":
-                found = schema.columns.get(name, "none")
+                column = schema.columns.get(name, "none")
                 raise InputError(
-                    f"expected a column {name!r} with a floating-point number for each step, found {found}; columns.map() writes "
-                    "one, and values=None asks for plain returns, which need none"
+                    f"expected a column {name!r} with a floating-point number for each step, found {column}; columns.map() "
+                    "writes one, and values=None asks for plain returns, which need none"
                 )
         if len({*self._written, *self._read}) < len(self._written) + len(set(self._read)):
             raise InputError(f"out must name different columns, and none that is read, found {self.out!r}")
 
-    def _compute(self, columns: DerivedColumns, piece: Piece, carry: float) -> float:
-        """Compute those of one piece; return what the piece before needs of it. The store's lock must be held."""
-        store, slot = columns.store, piece.slot
-        read = {name: store.values(name, slot)[piece.rows].astype(np.float64) for name in self._read}
-        terminated = store.values("terminated", slot)[piece.rows]
-        following: Array = read[self.next_values] if self.next_values else np.zeros(len(piece.rows))
+    def _compute(self, columns: DerivedColumns, segment: SegmentSteps, carry: float) -> float:
+        """Compute those of one segment; return what the segment before needs of it. The store's lock must be held."""
+        store, slot = columns.store, segment.slot
+        read = {name: store.values(name, slot)[segment.rows].astype(np.float64) for name in self._read}
+        terminated = store.values("terminated", slot)[segment.rows]
+        following: Array = read[self.next_values] if self.next_values else np.zeros(len(segment.rows))
         rewards = read[self.rewards]
         if self.values is None:
-            returns, carry = returns_to_go(rewards, following, terminated, piece.ended, self.gamma, carry)
-            found = [returns]
+            returns, carry = returns_to_go(rewards, following, terminated, segment.ended, self.gamma, carry)
+            computed = [returns]
         else:
             values = read[self.values]
-            gained, carry = advantages(rewards, values, following, terminated, piece.ended, self.gamma, self.gae_lambda, carry)
-            found = [gained + values, gained]
-        for name, numbers in zip(self._written, found, strict=False):  # advantages need not be wanted
-            store.derived(name, slot)[piece.rows] = numbers
+            gained, carry = advantages(rewards, values, following, terminated, segment.ended, self.gamma, self.gae_lambda, carry)
+            computed = [gained + values, gained]
+        for name, numbers in zip(self._written, computed, strict=False):  # advantages need not be wanted
+            store.derived(name, slot)[segment.rows] = numbers
             store.note_checksum(name, slot)
         return carry

@@ -74,27 +74,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Whatever is wrong with what was given, or with a store, is told in a sentence."""
     if arguments is None:  # as a command: what it imports stays, and need not be looked through for garbage again and again
         gc.set_threshold(100_000)
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with for_command_line():
-            found = _parsed(given)
+            result = _parsed(tokens)
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0
     except (DiskBufferError, OSError) as error:
-        complain(_told(given[0], error))
+        complain(_message(tokens[0], error))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    return found if isinstance(found, int) else 0
+    return result if isinstance(result, int) else 0
 
 
-def _parsed(given: Sequence[str]) -> Any:
+def _parsed(tokens: Sequence[str]) -> Any:
     from cyclopts import CycloptsError
 
     try:
-        return build(others=not given or given[0] not in COMMANDS)(
-            given, exit_on_error=False, print_error=True, result_action="return_value"
+        return build(others=not tokens or tokens[0] not in COMMANDS)(
+            tokens, exit_on_error=False, print_error=True, result_action="return_value"
         )
     except CycloptsError:
         return FAILED
@@ -103,11 +103,11 @@ def _parsed(given: Sequence[str]) -> Any:
 def _function(command: str) -> Callable[..., Any]:
     """Return what a command calls."""
     module, name = COMMANDS[command][0].split(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
 
 
-def _told(command: str, error: Exception) -> str:
+def _message(command: str, error: Exception) -> str:
     """Return an error's message, in which the argument that does not fit is an option of the command, where it has that."""
     option = getattr(error, "option", "")
     if command not in COMMANDS or option not in inspect.signature(_function(command)).parameters:

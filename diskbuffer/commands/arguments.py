@@ -40,26 +40,26 @@ Json = Annotated[bool, Parameter(help="Print JSON, with all figures.")]
 
 def pairs(option: str, texts: Sequence[str] | None, form: str, example: str) -> dict[str, str]:
     """Read what was given to an option as LEFT=RIGHT, once or several times."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts or ():
         left, _, right = text.partition("=")
         if not (left and right):
             raise InputError(f"--{option} is {form}, such as --{option} {example}, found {text!r}")
-        if found.setdefault(left, right) != right:
-            raise InputError(f"--{option} is given twice for {left}: {found[left]} and {right}")
-    return found
+        if values.setdefault(left, right) != right:
+            raise InputError(f"--{option} is given twice for {left}: {values[left]} and {right}")
+    return values
 
 
 def format_options(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return options of a format by name. Values that are JSON (30, true, [1, 2]) are read as such, all others are texts."""
-    found: dict[str, Any] = dict(pairs("option", texts, "NAME=VALUE", "fps=30"))
-    for name, value in found.items():
+    options: dict[str, Any] = dict(pairs("option", texts, "NAME=VALUE", "fps=30"))
+    for name, value in options.items():
         try:
-            found[name] = json.loads(value)
-            json.dumps(found[name], allow_nan=False)  # or it was NaN, or too large for a float, and is no JSON
+            options[name] = json.loads(value)
+            json.dumps(options[name], allow_nan=False)  # or it was NaN, or too large for a float, and is no JSON
         except (ValueError, RecursionError):
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def refuse_several(path: str, why: str) -> None:

@@ -42,18 +42,18 @@ def episodes(
         raise InputError(f"limit must be 0 (for all) or more, found {limit}")
     reader = Reader(path, tolerate_damage=True)
     every = reader.episodes()
-    found = reader.episodes(where)
-    found = found.sort(reverse=not reverse) if sort is None else found.sort(sort, reverse=reverse)
+    matching = reader.episodes(where)
+    matching = matching.sort(reverse=not reverse) if sort is None else matching.sort(sort, reverse=reverse)
     most = (0 if json else _SHOWN) if limit is None else limit
-    shown = found.select(slice(0, most or None))
+    shown = matching.select(slice(0, most or None))
     if json:
         show_json(shown.to_rows())
     else:
-        _show(shown, found, every)
+        _show(shown, matching, every)
     return told_of_damage(reader.info.damage, reader.path)
 
 
-def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None:
+def _show(shown: EpisodeTable, matching: EpisodeTable, every: EpisodeTable) -> None:
     rows = [
         (
             str(row["episode"]),
@@ -69,10 +69,10 @@ def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None
     ]
     if rows:
         show(table(("episode", "stream", "start", "length", "return", "ending", "tag", "age"), rows, left=_LEFT), "")
-    parts = [counted(len(found), "episode")]
-    if len(found) < len(every):
-        parts = [f"{len(found):,} of {counted(len(every), 'episode')}"]
-    if len(shown) < len(found):
+    parts = [counted(len(matching), "episode")]
+    if len(matching) < len(every):
+        parts = [f"{len(matching):,} of {counted(len(every), 'episode')}"]
+    if len(shown) < len(matching):
         parts.append(f"of which {len(shown):,} are shown (--limit 0 shows all)")
     if not shown.whole.all():
         parts.append("+ was longer: its beginning was evicted")

@@ -17,15 +17,15 @@ def info(path: AnyStore, /, *, json: Json = False) -> int:
     """Show what a store holds: columns, steps, episodes, returns, disk, and who writes to it."""
     if (writers := writers_of(path)) is not None:
         return _info_of_several(local_path(path), tuple(writers), json=json)
-    found = _found(path)
+    report = _report(path)
     if json:
-        show_json(found)
+        show_json(report)
     else:
-        _show(found)
-    return told_of_damage(found["damage"], found["path"])
+        _show(report)
+    return told_of_damage(report["damage"], report["path"])
 
 
-def _found(path: str | Path) -> dict[str, Any]:
+def _report(path: str | Path) -> dict[str, Any]:
     try:
         return summary(Reader(path, tolerate_damage=True))
     except CorruptionError as error:
@@ -34,42 +34,44 @@ def _found(path: str | Path) -> dict[str, Any]:
 
 def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
     """Show the writers of a directory, and what each has."""
-    there = [name for name in writers if is_store(root / name)]
-    found = {name: _found(root / name) for name in there}
+    present = [name for name in writers if is_store(root / name)]
+    reports = {name: _report(root / name) for name in present}
     most = read_info(root).capacity
-    code = max((told_of_damage(one["damage"], one["path"]) for one in found.values()), default=WELL)
+    code = max((told_of_damage(one["damage"], one["path"]) for one in reports.values()), default=WELL)
     if json:
-        show_json({"path": str(root), "capacity": most, "writers": found})
+        show_json({"path": str(root), "capacity": most, "writers": reports})
         return code
     rows = [
         [name, f"{one['steps']:,}", f"{one['episodes']['count']:,}", human_size(one["disk"]["total"]), writer_of(one)]
         if "steps" in one
         else [name, "", "", "", "damaged"]
-        for name, one in found.items()
+        for name, one in reports.items()
     ]
     capacity = "no limit" if most is None else f"{most:,}"
-    steps = sum(one.get("steps", 0) for one in found.values())
-    show(f"{printable(str(root))}: {counted(len(there), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", "")
+    steps = sum(one.get("steps", 0) for one in reports.values())
+    show(
+        f"{printable(str(root))}: {counted(len(present), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", ""
+    )
     show(table(["writer", "steps", "episodes", "disk", ""], rows))
     return code
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(report: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     shown = Table.grid(padding=(0, 2))
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
-    for name, fact in facts(found).items():
+    for name, fact in facts(report).items():
         shown.add_row(name, Text(printable(fact)))
-    show(Text(printable(found["path"]), style="bold underline"), shown, "")
-    show(_columns(found))
+    show(Text(printable(report["path"]), style="bold underline"), shown, "")
+    show(_columns(report))
 
 
-def _columns(found: dict[str, Any]) -> Any:
-    rows, transformed = [], any(column["transforms"] for column in found["columns"])
-    for column in found["columns"]:
+def _columns(report: dict[str, Any]) -> Any:
+    rows, transformed = [], any(column["transforms"] for column in report["columns"])
+    for column in report["columns"]:
         shape = " x ".join(map(str, column["shape"])) or "scalar"
         row = [column["name"], column["dtype"], shape, *([column["transforms"] or ""] if transformed else ())]
         row += [column["kind"], column["codec"] or ""]

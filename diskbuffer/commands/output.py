@@ -23,8 +23,8 @@ def console() -> Console:
     """Return the terminal, or the file that stands in its place."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=_WIDE)
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDE)
 
 
 def show(*things: Any) -> None:
@@ -65,9 +65,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
     for heading in headings:
-        found.add_column(heading, justify="left" if heading in left else "right", overflow="fold")
+        grid.add_column(heading, justify="left" if heading in left else "right", overflow="fold")
     for row in rows:
-        found.add_row(*(Text(printable(cell)) for cell in row))  # what is stored is no markup
-    return found
+        grid.add_row(*(Text(printable(cell)) for cell in row))  # what is stored is no markup
+    return grid

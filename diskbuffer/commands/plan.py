@@ -61,12 +61,12 @@ def plan(
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         if env is None:
-            found = plan_store(path, capacity=capacity, steps=steps)
+            forecast = plan_store(path, capacity=capacity, steps=steps)
         else:
             made = make(env, integer("envs", envs))
             with contextlib.closing(made), progress_bar(None, 0, not json and sys.stderr.isatty(), "steps") as bar:
                 how = {"steps": steps, "frame_stack": stack, "seconds": seconds, "seed": seed, "tick": bar.update}
-                found = plan_environment(made, path, capacity=1_000_000 if capacity is None else capacity, **how)
+                forecast = plan_environment(made, path, capacity=1_000_000 if capacity is None else capacity, **how)
     except NotAStoreError as error:
         raise InputError(f"{error}; to try an environment, give --env ALE/Pong-v5, or --env my_package.envs:make") from error
     except KeyboardInterrupt:
@@ -76,25 +76,25 @@ def plan(
         for number, handler in before.items():
             signal.signal(number, handler)
     if json:
-        show_json(found.to_json())
+        show_json(forecast.to_json())
     else:
-        _show(found, env or path)
-    return WELL if found.fits else WRONG
+        _show(forecast, env or path)
+    return WELL if forecast.fits else WRONG
 
 
-def _show(found: Plan, what: str) -> None:
-    stacked = f", stacks of {found.frame_stack} frames" if found.frame_stack > 1 else ""
-    side = f", {found.n_envs} environments" if found.n_envs > 1 else ""
-    show(f"{what}{stacked}{side}: {found.steps:,} steps, of which {found.kept:,} are kept.")
-    show(f"A forecast from {counted(found.tried, 'step')}.", "")
-    rows = [("diskbuffer, on disk", human_size(found.disk), f"of {human_size(found.room)} that it can have")]
-    for path, packing in found.packing.items():
+def _show(forecast: Plan, what: str) -> None:
+    stacked = f", stacks of {forecast.frame_stack} frames" if forecast.frame_stack > 1 else ""
+    side = f", {forecast.n_envs} environments" if forecast.n_envs > 1 else ""
+    show(f"{what}{stacked}{side}: {forecast.steps:,} steps, of which {forecast.kept:,} are kept.")
+    show(f"A forecast from {counted(forecast.tried, 'step')}.", "")
+    rows = [("diskbuffer, on disk", human_size(forecast.disk), f"of {human_size(forecast.room)} that it can have")]
+    for path, packing in forecast.packing.items():
         ratios = f"at first {100 * packing.live:.3g} %, then {100 * packing.sealed:.3g} % of its size"
-        rows.append((f"  of that, {path}", human_size(found.columns[path]), ratios))
-    rows.append(("Stable-Baselines3, in memory", human_size(found.sb3), ""))
-    if found.sb3_sparing is not None:
-        rows.append(("  with optimize_memory_usage", human_size(found.sb3_sparing), ""))
-    heading = f"{counted(found.kept, 'step')} take"
+        rows.append((f"  of that, {path}", human_size(forecast.columns[path]), ratios))
+    rows.append(("Stable-Baselines3, in memory", human_size(forecast.sb3), ""))
+    if forecast.sb3_sparing is not None:
+        rows.append(("  with optimize_memory_usage", human_size(forecast.sb3_sparing), ""))
+    heading = f"{counted(forecast.kept, 'step')} take"
     show(table((heading, "", " "), rows, left=(heading, " ")))
-    if not found.fits:
+    if not forecast.fits:
         complain("It will not fit: give a smaller capacity, or a path on another disk.")

@@ -64,28 +64,28 @@ def show(
     """
     if out is not None and out.suffix.lower() not in _SUFFIXES:
         raise InputError(f"--out must end with one of {', '.join(_SUFFIXES)}, found {out.name!r}")
-    for name, given in (("frames", frames), ("scale", scale)):
-        if given is not None and given < 1:
-            raise InputError(f"--{name} must be at least 1, found {given}")
+    for name, value in (("frames", frames), ("scale", scale)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name} must be at least 1, found {value}")
     reader = Reader(path, tolerate_damage=True)
     if out is not None and out.absolute().resolve().is_relative_to(reader.path.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
-    found = find_episode(reader, episode)
-    if found is None:
+    view = find_episode(reader, episode)
+    if view is None:
         nothing = f"{printable(str(reader.path))} has no episode yet"
         if out is not None and reader.info.damage is None:
             raise InputError(f"{nothing}: {out} was not written")
         show_json(None) if json else shown(f"{nothing}.")
         return _code(reader, [])
     picture = _picture_column(reader, column)
-    part = _part(steps, found.length + 1)
+    part = _part(steps, view.length + 1)
     if out is not None:
-        damaged = _write(found, out, picture, part, frames, fps, scale, every=episode is None)
+        damaged = _write(view, out, picture, part, frames, fps, scale, every=episode is None)
     elif json:
-        places, series, damaged = found.curves(part, _MOST_OF_JSON)
-        show_json(found.row | {"steps": places.tolist(), "columns": {name: values.tolist() for name, values in series.items()}})
+        places, series, damaged = view.curves(part, _MOST_OF_JSON)
+        show_json(view.row | {"steps": places.tolist(), "columns": {name: values.tolist() for name, values in series.items()}})
     else:
-        damaged = _in_terminal(found, picture, part)
+        damaged = _in_terminal(view, picture, part)
     return _code(reader, damaged)
 
 
@@ -100,8 +100,8 @@ def _code(reader: Reader, damaged: Any) -> int:
 def _picture_column(reader: Reader, column: str | None) -> str | None:
     pictures = picture_columns(reader.info.columns)
     if column is not None and column not in pictures:
-        there = ", ".join(pictures) or "none"
-        raise InputError(f"column {column!r} has no pictures; those that have are: {there}")
+        known = ", ".join(pictures) or "none"
+        raise InputError(f"column {column!r} has no pictures; those that have are: {known}")
     return column or next(iter(pictures), None)
 
 
@@ -122,35 +122,35 @@ def _part(steps: str | None, rows: int) -> range:
 
 
 def _write(
-    found: EpisodeView, out: Path, picture: str | None, part: range, frames: int | None, fps: float, scale: int, *, every: bool
+    view: EpisodeView, out: Path, picture: str | None, part: range, frames: int | None, fps: float, scale: int, *, every: bool
 ) -> bool:
     """Write a file; return whether something in it is damaged."""
     if out.suffix.lower() == ".png":
-        data, damaged = _png(found, picture, part, frames, every)
+        data, damaged = _png(view, picture, part, frames, every)
     elif picture is None:
         raise InputError("no column of this store has pictures; --out FILE.png plots what there is")
     else:
         places = np.array(part)[spread(len(part), frames)]
-        images, bad = found.frames(picture, places)
+        images, bad = view.frames(picture, places)
         data, damaged = movie(images, out.suffix.lower()[1:], fps, scale=scale), bool(bad)
     out.write_bytes(data)
     print(out)
     return damaged
 
 
-def _png(found: EpisodeView, picture: str | None, part: range, frames: int | None, every: bool) -> tuple[bytes, bool]:
+def _png(view: EpisodeView, picture: str | None, part: range, frames: int | None, every: bool) -> tuple[bytes, bool]:
     """Draw frames and curves, one below the other."""
-    places, series, damaged = found.curves(part)
-    parts, title = list[bytes](), _title(found)
+    places, series, damaged = view.curves(part)
+    parts, title = list[bytes](), _title(view)
     if picture is not None:
         shown_at = np.array(part)[spread(len(part), 12 if frames is None else frames)]
-        images, bad = found.frames(picture, shown_at)
+        images, bad = view.frames(picture, shown_at)
         labels = [f"{place}{' damaged' if at in bad else ''}" for at, place in enumerate(shown_at.tolist())]
         parts.append(film_strip(images, labels, title=f"{title}, {picture}", width=_WIDTH))
         damaged = damaged or bool(bad)
     if series and len(places):
         parts.append(curves(series, places, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
-    if every and len(over := _over(found.reader)):
+    if every and len(over := _over(view.reader)):
         values = {"return of episodes": over.returns, "length of episodes": over.length}
         parts.append(curves(values, over.ended, x_label="steps added when it ended", width=_WIDTH))
     if not parts:
@@ -168,19 +168,19 @@ def _over(reader: Reader) -> EpisodeTable:
     return table.select(table.whole & (table.ending != RUNNING)).sort()
 
 
-def _title(found: EpisodeView) -> str:
-    row = found.row
+def _title(view: EpisodeView) -> str:
+    row = view.row
     tag = f", tag {row['tag']!r}" if row["tag"] else ""
     what = f"{counted(row['length'], 'step')}, return {number(row['return'])}, {row['ending']}"
     return f"episode {row['episode']} of stream {row['stream']}: {what}{tag}"
 
 
-def _in_terminal(found: EpisodeView, picture: str | None, part: range) -> bool:
+def _in_terminal(view: EpisodeView, picture: str | None, part: range) -> bool:
     """Show an episode in the terminal; return whether something of it is damaged."""
     from rich.text import Text
 
-    shown(Text(printable(_title(found)), style="bold"), "")
-    _, series, damaged = found.curves(part)
+    shown(Text(printable(_title(view)), style="bold"), "")
+    _, series, damaged = view.curves(part)
     shown(distributions({name: distribution(values) for name, values in series.items()}))
     if picture is not None:
         shown("", f"--out FILE.png, FILE.gif or FILE.mp4 writes the frames of {picture!r}")

@@ -34,34 +34,34 @@ def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: 
         For which rows are looked at.
     """
     reader = Reader(path, tolerate_damage=True)
-    found = statistics(reader, most_rows=integer("rows", rows), seed=seed)
+    report = statistics(reader, most_rows=integer("rows", rows), seed=seed)
     if json:
-        show_json(found)
+        show_json(report)
     else:
-        _show(reader, found)
+        _show(reader, report)
     code = told_of_damage(reader.info.damage, reader.path)
-    return WRONG if any(finding["kind"] == "damaged" for finding in found["findings"]) else code
+    return WRONG if any(finding["kind"] == "damaged" for finding in report["findings"]) else code
 
 
-def _show(reader: Reader, found: dict[str, Any]) -> None:
-    looked = found["looked_at"]
+def _show(reader: Reader, report: dict[str, Any]) -> None:
+    looked = report["looked_at"]
     some = "all of them" if looked["rows"] == looked["of_rows"] else f"of {looked['of_rows']:,}, drawn with seed {looked['seed']}"
     show(f"{reader.path}: {looked['rows']:,} rows were looked at, {looked['steps']:,} of them steps ({some})", "")
-    values = found["columns"] | {"length of episodes": found["lengths"], "return of episodes": found["returns"]}
+    values = report["columns"] | {"length of episodes": report["lengths"], "return of episodes": report["returns"]}
     if not any("mean" in one for one in values.values()):
         show("There are no steps yet.")
         return
     show(distributions(values), "")
-    endings = ", ".join(f"{n:,} {name}" for name, n in found["endings"].items())
+    endings = ", ".join(f"{n:,} {name}" for name, n in report["endings"].items())
     show(f"Episodes: {endings or 'none'}", "")
-    lines = [f"- {finding['text']}." for finding in found["findings"]]
+    lines = [f"- {finding['text']}." for finding in report["findings"]]
     show_lines(*(lines or ["Nothing looks wrong."]))
 
 
-def distributions(found: Mapping[str, dict[str, Any]]) -> Table:
+def distributions(by_name: Mapping[str, dict[str, Any]]) -> Table:
     """Return a table of distributions, by name, each as `diskbuffer.inspect.distributions.distribution` returns it."""
     rows = []
-    for name, values in found.items():
+    for name, values in by_name.items():
         if "mean" in values:
             low, middle, high = (values["quantiles"][q] for q in ("0.01", "0.5", "0.99"))
             figures = (values["mean"], values["std"], values["min"], low, middle, high, values["max"])

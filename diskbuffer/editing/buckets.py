@@ -31,7 +31,7 @@ def is_url(path: Any) -> bool:
     return isinstance(path, str) and path.startswith(_SCHEME)
 
 
-class _Place:
+class _BucketDirectory:
     """A place in a bucket."""
 
     def __init__(self, url: str) -> None:
@@ -42,13 +42,13 @@ class _Place:
         self._obstore = require("obstore", "obstore", "s3", "a store in a bucket")
         self._errors = require("obstore.exceptions", "obstore", "s3")
         http = {"allow_http": True} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else {}
-        with self._asked("reach", ""):
+        with self._requesting("reach", ""):
             self._client = require("obstore.store", "obstore", "s3").S3Store(
                 bucket, prefix=prefix.strip("/"), client_options=http, retry_config=_PATIENCE
             )
 
     @contextlib.contextmanager
-    def _asked(self, what: str, name: str) -> Iterator[None]:
+    def _requesting(self, what: str, name: str) -> Iterator[None]:
         """Have what obstore raises be an error that says what was tried."""
         try:
             yield
@@ -65,42 +65,43 @@ class _Place:
 
     def files(self) -> dict[str, tuple[int, str]]:
         """Return the size and the version of each file, by name; a CorruptionError where a name is none within a directory."""
-        with self._asked("list", ""):
+        with self._requesting("list", ""):
             listed = [one for some in self._obstore.list(self._client) for one in some]
-        found = {str(one["path"]): (int(one["size"]), str(one["e_tag"] or one["last_modified"])) for one in listed}
-        above = {"", *(str(path) for name in found for path in PurePosixPath(name).parents)}
-        found = {name: known for name, known in found.items() if name not in above or known[0]}  # without marks of directories
-        for name in found:
+        objects = {str(one["path"]): (int(one["size"]), str(one["e_tag"] or one["last_modified"])) for one in listed}
+        above = {"", *(str(path) for name in objects for path in PurePosixPath(name).parents)}
+        # Without marks of directories
+        objects = {name: known for name, known in objects.items() if name not in above or known[0]}
+        for name in objects:
             if name in above or "\0" in name or {"", ".", ".."} & set(name.split("/")):
                 raise CorruptionError(f"{self.url} has an object {name!r}, which cannot be a file of a store; nothing was copied")
-        return found
+        return objects
 
     def get(self, name: str, path: Path) -> None:
         """Write a file that is not there yet."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "xb") as file, self._asked("read", name):
+        with open(path, "xb") as file, self._requesting("read", name):
             for data in self._obstore.get(self._client, name).stream():
                 file.write(data)
 
     def put(self, name: str, path: Path) -> None:
         """Send a file."""
-        with open(path, "rb") as file, self._asked("write", name):
+        with open(path, "rb") as file, self._requesting("write", name):
             self._obstore.put(self._client, name, file, max_concurrency=2)
 
 
 def download(url: str, new: str | os.PathLike[str], *, progress: bool) -> Path:
     """Copy a store from a bucket to a directory; see `diskbuffer.editing.copy`."""
-    target, place = local_path(new), _Place(url)
-    there = place.files()
-    if _GROUP not in there:
+    target, directory = local_path(new), _BucketDirectory(url)
+    remote = directory.files()
+    if _GROUP not in remote:
         raise NotAStoreError(f"there is no store at {url}, or one whose copy was cut short: it has no {_GROUP}")
-    sizes = {name: size for name, (size, _) in there.items()}
+    sizes = {name: size for name, (size, _) in remote.items()}
     # No run goes on with what another has left: the store in the bucket may be another one by now.
     with Unfinished(target, {"edit": "download", "run": secrets.token_hex(16)}) as unfinished:
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
-                _each(lambda name: place.get(name, unfinished.place / name), wave, sizes, shown.update)
-        if _sizes(_statuses(unfinished.place)) != sizes or place.files() != there:
+                _each(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)
+        if _sizes(_statuses(unfinished.place)) != sizes or directory.files() != remote:
             raise CorruptionError(f"{url} was replaced or removed while it was copied; copy it again once its upload is complete")
         unfinished.finish()
         return unfinished.target
@@ -111,11 +112,11 @@ def upload(store: str | os.PathLike[str], url: str, *, progress: bool) -> str:
     path = local_path(store)
     _refuse_open(path)
     refuse_links(path)
-    place, before = _Place(url), _statuses(path)
+    directory, before = _BucketDirectory(url), _statuses(path)
     sizes = _sizes(before)
-    there = place.files()
-    if _GROUP in there or there.keys() - sizes.keys():
-        strange = _GROUP if _GROUP in there else min(there.keys() - sizes.keys())
+    remote = directory.files()
+    if _GROUP in remote or remote.keys() - sizes.keys():
+        strange = _GROUP if _GROUP in remote else min(remote.keys() - sizes.keys())
         raise InputError(f"there is something at {url} already, such as {strange}; give a path at which there is nothing")
     with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
         for wave in _waves(sizes):
@@ -123,11 +124,11 @@ def upload(store: str | os.PathLike[str], url: str, *, progress: bool) -> str:
                 _refuse_open(path)
                 if _statuses(path) != before:
                     raise LockedError(f"{path} was written to while it was copied; copy it again once it is closed")
-                arrived = {name: size for name, (size, _) in place.files().items()}
+                arrived = {name: size for name, (size, _) in directory.files().items()}
                 if arrived != {name: size for name, size in sizes.items() if name != _GROUP}:
                     raise CorruptionError(f"what is at {url} is not what was copied there; is somebody else copying there, too?")
-            _each(lambda name: place.put(name, path / name), wave, sizes, shown.update)
-    return place.url
+            _each(lambda name: directory.put(name, path / name), wave, sizes, shown.update)
+    return directory.url
 
 
 def _waves(names: Iterable[str]) -> list[list[str]]:
@@ -136,14 +137,14 @@ def _waves(names: Iterable[str]) -> list[list[str]]:
     return [[name for name in names if name not in {*groups, _GROUP}], groups, [_GROUP]]
 
 
-def _each(copy: Callable[[str], None], names: Iterable[str], sizes: Mapping[str, int], told: Callable[[int], Any]) -> None:
+def _each(copy: Callable[[str], None], names: Iterable[str], sizes: Mapping[str, int], report: Callable[[int], Any]) -> None:
     """Copy files, some at the same time; after an error none is begun any more."""
     with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-copy") as pool:
         waiting = {pool.submit(copy, name): name for name in names}
         try:
             for one in as_completed(waiting):
                 one.result()
-                told(sizes[waiting[one]])
+                report(sizes[waiting[one]])
         finally:
             for one in waiting:
                 one.cancel()
@@ -164,8 +165,8 @@ def _refuse_open(path: Path) -> None:
 
 def _statuses(path: Path) -> dict[str, tuple[int, int, int]]:
     """Return what changes when a file below a directory does, by name."""
-    found = [(file, file.lstat()) for file in path.rglob("*") if not file.is_dir()]
-    return {file.relative_to(path).as_posix(): (status.st_ino, status.st_size, status.st_mtime_ns) for file, status in found}
+    files = [(file, file.lstat()) for file in path.rglob("*") if not file.is_dir()]
+    return {file.relative_to(path).as_posix(): (status.st_ino, status.st_size, status.st_mtime_ns) for file, status in files}
 
 
 def _sizes(statuses: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:

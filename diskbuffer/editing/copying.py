@@ -100,8 +100,8 @@ def copy(
         most = None if capacity == "all" else integer("capacity", capacity, frame_stack or info.frame_stack)
     resized = most != info.capacity
     stacked = frame_stack not in (None, info.frame_stack)
-    asked = (where, columns, names or None, codec or None, chunk_rows)
-    if not several and all(option is None for option in asked) and not stacked:
+    options = (where, columns, names or None, codec or None, chunk_rows)
+    if not several and all(option is None for option in options) and not stacked:
         return _linked(store, path, {"capacity": most} if resized else {})
 
     def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:

@@ -123,10 +123,10 @@ def _differences(names: Sequence[str], stores: Sequence[NewStore]) -> dict[str, 
     if some:
         lost["derived"] = f"columns written later that not all of them have, or not alike: {', '.join(sorted(some))}"
     for what in ("environment", "metadata"):
-        told = [one.options[what] for one in stores]
-        other = next((n for n, one in enumerate(told) if one != told[0]), None)
+        values = [one.options[what] for one in stores]
+        other = next((n for n, one in enumerate(values) if one != values[0]), None)
         if other is not None:
-            lost[what] = _first_difference(told[0], told[other], names[0], names[other])
+            lost[what] = _first_difference(values[0], values[other], names[0], names[other])
     return lost
 
 

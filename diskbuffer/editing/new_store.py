@@ -60,10 +60,10 @@ class NewStore:
         columns = {path: str(column) for path, column in {**self.columns, **self.derived}.items()}
         return {**self.options, "columns": columns, "derived": sorted(self.derived)}
 
-    def make(self, place: Path, episodes: Iterable[EpisodeData], told: Callable[[int], None]) -> None:
+    def make(self, place: Path, episodes: Iterable[EpisodeData], report: Callable[[int], None]) -> None:
         """Make it of episodes, or finish what a run that was killed has made of the same ones."""
         with Appender(place, columns=self.columns, derived=self.derived, **self.options) as appender:
-            fill(appender, episodes, told)
+            fill(appender, episodes, report)
 
     def write(
         self, path: Path, what: Mapping[str, Any], sources: Sequence[StoreSource], episodes: Iterable[EpisodeData], progress: bool

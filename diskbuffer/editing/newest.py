@@ -22,8 +22,8 @@ def newest_steps(table: EpisodeTable, capacity: int | None, info: StoreInfo) -> 
     if capacity is None:
         return table
     streams, envs = info.streams, np.arange(info.n_envs)
-    there = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
-    kept = np.minimum(there, capacity // info.n_envs) if info.capacity_each else _share(there, capacity)
+    counts = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
+    kept = np.minimum(counts, capacity // info.n_envs) if info.capacity_each else _share(counts, capacity)
     lengths, starts = table.length.copy(), table.start.copy()
     for env in envs.tolist():
         mine = np.flatnonzero(table.stream == env)
@@ -35,14 +35,14 @@ def newest_steps(table: EpisodeTable, capacity: int | None, info: StoreInfo) -> 
     return replace(table, start=starts, length=lengths, whole=whole).select(lengths > 0)
 
 
-def _share(there: Int64, capacity: int) -> Int64:
+def _share(counts: Int64, capacity: int) -> Int64:
     """Return how many steps each environment keeps, so that all have `capacity`, and the most that one has is the least."""
-    if there.sum() <= capacity:
-        return there
-    low, high = 0, int(there.max())  # the most that one keeps: too few, and enough
+    if counts.sum() <= capacity:
+        return counts
+    low, high = 0, int(counts.max())  # the most that one keeps: too few, and enough
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if np.minimum(there, middle).sum() >= capacity else (middle, high)
-    kept = np.minimum(there, high)
+        low, high = (low, middle) if np.minimum(counts, middle).sum() >= capacity else (middle, high)
+    kept = np.minimum(counts, high)
     kept[np.flatnonzero(kept == high)[: int(kept.sum()) - capacity]] -= 1
     return kept

@@ -114,17 +114,17 @@ def _without_keyword(text: str) -> str:
     """Replace the name "return", outside of strings, by one that Python's parser takes for a name."""
     if "\n" in text or "\r" in text:
         raise SyntaxError("a condition is one line", ("", 1, 1, text))
-    found = list(text)
+    characters = list(text)
     try:
         tokens = list(tokenize.generate_tokens(iter([text]).__next__))
     except tokenize.TokenError:  # the parser says better what is wrong
         return text.replace("return", _RETURN)
     for token in tokens:
         if token.type == tokenize.NAME and token.string == "return":
-            found[token.start[1] : token.end[1]] = _RETURN
+            characters[token.start[1] : token.end[1]] = _RETURN
         elif token.type == tokenize.COMMENT:
             raise SyntaxError("unexpected character '#'", ("", 1, token.start[1] + 1, text))
-    return "".join(found)
+    return "".join(characters)
 
 
 class _Reader:
@@ -153,10 +153,10 @@ class _Reader:
             parts = [self.condition(value, depth + 1) for value in node.values]
 
             def joined(table: Table) -> Any:
-                found = parts[0](table)
+                mask = parts[0](table)
                 for part in parts[1:]:
-                    found = join(found, part(table))
-                return found
+                    mask = join(mask, part(table))
+                return mask
 
             return joined
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -175,10 +175,10 @@ class _Reader:
         parts = [self._compared(op, left, right, at) for op, left, right, at in pairs]
 
         def chained(table: Table) -> Any:
-            found = parts[0](table)
+            mask = parts[0](table)
             for part in parts[1:]:
-                found = np.logical_and(found, part(table))
-            return found
+                mask = np.logical_and(mask, part(table))
+            return mask
 
         return chained
 
@@ -218,10 +218,10 @@ class _Reader:
         parts = [self._compared(ast.Eq(), left, one, at) for one in right.constant]
 
         def inside(table: Table) -> Any:
-            found: Any = np.zeros(len(table), np.bool_)
+            mask: Any = np.zeros(len(table), np.bool_)
             for part in parts:
-                found = np.logical_or(found, part(table))
-            return found
+                mask = np.logical_or(mask, part(table))
+            return mask
 
         return inside
 

@@ -71,8 +71,8 @@ class EpisodeTable:
         """Return a column by its name; an InputError where there is none of it."""
         if name not in self.names():
             raise InputError(f"episodes have no {name!r}; they have {', '.join(self.names())}")
-        found: npt.NDArray[Any] = getattr(self, next((own for own, shown in _NAMES.items() if shown == name), name))
-        return found
+        values: npt.NDArray[Any] = getattr(self, next((own for own, shown in _NAMES.items() if shown == name), name))
+        return values
 
     def select(self, which: Any) -> EpisodeTable:
         """Return some of the episodes, which keep their ids.
@@ -103,8 +103,8 @@ class EpisodeTable:
         if values.dtype.kind == "U":
             values = np.unique(values, return_inverse=True)[1]
         keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
-        found: Int64 = np.lexsort((-self.episode, -keys) if reverse else (self.episode, keys))
-        return found
+        order: Int64 = np.lexsort((-self.episode, -keys) if reverse else (self.episode, keys))
+        return order
 
     def sort(self, by: str = "ended", *, reverse: bool = False) -> EpisodeTable:
         """Return the episodes in the order of a column; see `argsort`."""
@@ -129,10 +129,12 @@ class EpisodeTable:
 
 def build(store: Store, index: Streams, refresh: Callable[[], object]) -> EpisodeTable:
     """Read the episodes of an index, as `list_episodes` does, and all rewards; some 10 ns a step."""
-    found = list_episodes(store, index, refresh)
-    steps = np.cumsum(found.length)
-    age = steps[np.searchsorted(found.stream, found.stream, side="right") - 1] - steps  # they come stream after stream
-    sums = sum_rewards(store, index, found)
+    episodes = list_episodes(store, index, refresh)
+    steps = np.cumsum(episodes.length)
+    age = steps[np.searchsorted(episodes.stream, episodes.stream, side="right") - 1] - steps  # they come stream after stream
+    sums = sum_rewards(store, index, episodes)
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
-    ended, whole = when_they_ended(store, index, found), found.start == found.id
-    return EpisodeTable(found.id, found.stream, found.start, found.length, returns, found.ending, found.tag, age, whole, ended)
+    ended, whole = when_they_ended(store, index, episodes), episodes.start == episodes.id
+    return EpisodeTable(
+        episodes.id, episodes.stream, episodes.start, episodes.length, returns, episodes.ending, episodes.tag, age, whole, ended
+    )

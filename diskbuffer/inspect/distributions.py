@@ -32,22 +32,22 @@ def distribution(values: Array) -> dict[str, Any]:
     """
     values = np.asarray(values).reshape(-1)
     values = np.abs(values) if values.dtype.kind == "c" else values
-    found: dict[str, Any] = {"n": len(values), "nan": 0, "infinite": 0}
+    figures: dict[str, Any] = {"n": len(values), "nan": 0, "infinite": 0}
     if values.dtype.kind == "f":
         finite = np.isfinite(values)
-        found = {"n": int(finite.sum()), "nan": int(np.isnan(values).sum()), "infinite": int(np.isinf(values).sum())}
+        figures = {"n": int(finite.sum()), "nan": int(np.isnan(values).sum()), "infinite": int(np.isinf(values).sum())}
         values = values[finite]
     if not len(values):
-        return found
+        return figures
     whole, weights = values.dtype.kind in "biu", None
     if whole:  # a table of counts tells all, and is small
         values, weights = np.unique(values, return_counts=True)
     low, high = values.min().item(), values.max().item()
     numbers = values.astype(np.float64)
     mean = float(np.average(numbers, weights=weights))
-    found |= {"mean": mean, "std": float(np.sqrt(np.average((numbers - mean) ** 2, weights=weights))), "min": low, "max": high}
+    figures |= {"mean": mean, "std": float(np.sqrt(np.average((numbers - mean) ** 2, weights=weights))), "min": low, "max": high}
     quantiles = np.quantile(numbers, QUANTILES, method="inverted_cdf", weights=weights)
-    found["quantiles"] = {str(q): value for q, value in zip(QUANTILES, quantiles.tolist(), strict=True)}
+    figures["quantiles"] = {str(q): value for q, value in zip(QUANTILES, quantiles.tolist(), strict=True)}
     bins: Any = _BINS
     if whole:  # as many integers in each
         width = -(-(int(high) - int(low) + 1) // _BINS)
@@ -55,8 +55,8 @@ def distribution(values: Array) -> dict[str, Any]:
     try:
         heights, edges = np.histogram(numbers, bins, None if whole else (float(low), float(high)), weights=weights)
     except ValueError:  # wider than the largest number, or too narrow to be divided
-        heights, edges = np.array([found["n"]]), np.array([low, high], np.float64)
-    found["histogram"] = {"edges": edges.tolist(), "counts": heights.astype(int).tolist()}
+        heights, edges = np.array([figures["n"]]), np.array([low, high], np.float64)
+    figures["histogram"] = {"edges": edges.tolist(), "counts": heights.astype(int).tolist()}
     if weights is not None and len(values) <= _CATEGORIES:
-        found["counts"] = {str(value): n for value, n in zip(values.tolist(), weights.tolist(), strict=True)}
-    return found
+        figures["counts"] = {str(value): n for value, n in zip(values.tolist(), weights.tolist(), strict=True)}
+    return figures

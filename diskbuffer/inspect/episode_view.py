@@ -50,13 +50,13 @@ class EpisodeView:
         try:
             return self.read(column, places), []
         except CorruptionError:
-            found, damaged = np.zeros((len(places), *of.shape), of.np_dtype), []
+            values, damaged = np.zeros((len(places), *of.shape), of.np_dtype), []
             for at in range(len(places)):
                 try:
-                    found[at] = self.read(column, places[at : at + 1])[0]
+                    values[at] = self.read(column, places[at : at + 1])[0]
                 except CorruptionError:
                     damaged.append(at)
-            return found, damaged
+            return values, damaged
 
     def curves(self, part: range | None = None, most: int = MOST_NUMBERS) -> tuple[Int64, dict[str, Array], bool]:
         """Return what is drawn as curves, of `part` of its steps: of which steps, by name, and whether some of it is damaged.
@@ -66,7 +66,7 @@ class EpisodeView:
         """
         part = range(self.length) if part is None else range(part.start, min(part.stop, self.length))
         places = some_of(part)
-        found, damaged = dict[str, Array](), False
+        series, damaged = dict[str, Array](), False
         for name in curve_columns(self.reader.info.columns, most):
             try:
                 values = self.read(name, places)
@@ -75,9 +75,9 @@ class EpisodeView:
                 continue
             if name.split("/")[0] == "reward" and len(places) == part.stop:
                 total = values.astype(np.float64).reshape(len(values), -1).sum(axis=1)
-                found["return so far"] = np.cumsum(total) + found.get("return so far", 0)
-            found[name] = values
-        return places, found, damaged
+                series["return so far"] = np.cumsum(total) + series.get("return so far", 0)
+            series[name] = values
+        return places, series, damaged
 
 
 def some_of(places: range) -> Int64:
@@ -92,12 +92,12 @@ def curve_columns(columns: Mapping[str, Column], most: int = MOST_NUMBERS) -> li
     """
     order = {"reward": 0, "action": 1, "obs": 3}
     left_out = {*BUILT_IN, TAG, *filter(is_observation, picture_columns(columns))}
-    found = [
+    paths = [
         path
         for path, column in columns.items()
         if path not in left_out and math.prod(column.shape) <= most and column.np_dtype.kind in "buif"
     ]
-    return sorted(found, key=lambda path: order.get(path.split("/")[0], 2))
+    return sorted(paths, key=lambda path: order.get(path.split("/")[0], 2))
 
 
 def find_episode(reader: Reader, episode: int | None) -> EpisodeView | None:

@@ -144,8 +144,8 @@ def plan_environment(
             raise InputError(f"seconds={seconds:g} are too few to see how steps compress; give more", option="seconds")
         live = _data_bytes(info, loose, path) / (loose.rows * info.columns[path].row_bytes)
         packing[path] = Packing(ratio, min(1.0, max(ratio, live)))
-    found = _forecast(info, loose, packing, usage.rows / tried, steps or capacity, room)
-    return dataclasses.replace(found, tried=tried)
+    forecast = _forecast(info, loose, packing, usage.rows / tried, steps or capacity, room)
+    return dataclasses.replace(forecast, tried=tried)
 
 
 def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, steps: int | None = None) -> Plan:
@@ -156,11 +156,11 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
     """
     path, capacity, steps = local_path(path), integer_or_none("capacity", capacity), integer_or_none("steps", steps)
     reader = Reader(path)
-    stored, usage, there = reader.info, reader.usage(), int(reader.counts()[0].sum())
-    if there == 0:
+    stored, usage, recorded = reader.info, reader.usage(), int(reader.counts()[0].sum())
+    if recorded == 0:
         raise InputError(f"{path} has no steps yet, whose size would tell")
     capacity = capacity or stored.capacity
-    steps = steps or capacity or there
+    steps = steps or capacity or recorded
     with tempfile.TemporaryDirectory() as temporary:  # an empty one has what does not grow
         ReplayBuffer(Path(temporary) / "store", **stored.options() | {"capacity": capacity or steps}).close()
         empty = Reader(Path(temporary) / "store")
@@ -173,11 +173,11 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
             ratio = max(0.0, rows - live) / sealed if sealed else min(1.0, rows / live)
         packing[name] = Packing(ratio, min(1.0, _LOOSELY * ratio))
     room = shutil.disk_usage(path).free + usage.disk_bytes - usage.marks
-    found = _forecast(info, fixed, packing, usage.rows / there, steps, room)
-    files = info.n_envs * math.ceil(found.kept * usage.rows / there / info.n_envs / info.segment_rows)
+    forecast = _forecast(info, fixed, packing, usage.rows / recorded, steps, room)
+    files = info.n_envs * math.ceil(forecast.kept * usage.rows / recorded / info.n_envs / info.segment_rows)
     later = {name: files * info.segment_rows * stored.columns[name].row_bytes for name in stored.derived}  # for all steps
-    disk = found.disk + sum(later.values())
-    return dataclasses.replace(found, tried=there, disk=disk, columns=found.columns | later)
+    disk = forecast.disk + sum(later.values())
+    return dataclasses.replace(forecast, tried=recorded, disk=disk, columns=forecast.columns | later)
 
 
 def _forecast(

@@ -55,7 +55,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         "left": "open" if writer is not None else usage.last_shutdown,
         "steps": int(steps.sum()),
         "added": int(added.sum()),
-        "streams": [{"steps": there, "added": ever} for there, ever in zip(steps.tolist(), added.tolist(), strict=True)],
+        "streams": [{"steps": stored, "added": ever} for stored, ever in zip(steps.tolist(), added.tolist(), strict=True)],
         "segments": {"rows": info.segment_rows, "used": usage.segments, "sealed": usage.sealed},
         "episodes": episode_figures(episodes),
         "tags": dict(sorted(Counter(filter(None, episodes.tag.tolist())).items())),
@@ -65,40 +65,40 @@ def summary(reader: Reader) -> dict[str, Any]:
     }
 
 
-def facts(found: dict[str, Any]) -> dict[str, str]:
+def facts(report: dict[str, Any]) -> dict[str, str]:
     """Return what `summary`, or `description`, found, in words; by what each is about."""
     words: dict[str, str] = {}
-    if "steps" in found:
-        capacity = "no limit" if found["capacity"] is None else f"capacity {found['capacity']:,}"
-        evicted = "" if found["added"] == found["steps"] else f"; {found['added']:,} were ever added"
-        words["steps"] = f"{found['steps']:,} to sample ({capacity}){evicted}"
-        endings = ", ".join(f"{n:,} {ending}" for ending, n in found["episodes"]["endings"].items())
-        words["episodes"] = f"{found['episodes']['count']:,}{f': {endings}' if endings else ''}"
+    if "steps" in report:
+        capacity = "no limit" if report["capacity"] is None else f"capacity {report['capacity']:,}"
+        evicted = "" if report["added"] == report["steps"] else f"; {report['added']:,} were ever added"
+        words["steps"] = f"{report['steps']:,} to sample ({capacity}){evicted}"
+        endings = ", ".join(f"{n:,} {ending}" for ending, n in report["episodes"]["endings"].items())
+        words["episodes"] = f"{report['episodes']['count']:,}{f': {endings}' if endings else ''}"
         for what in ("returns", "lengths"):
-            if (figures := found["episodes"][what]) is not None:
+            if (figures := report["episodes"][what]) is not None:
                 span = f"mean {number(figures['mean'])}, from {number(figures['min'])} to {number(figures['max'])}"
                 words[what] = f"{span}; mean of the newest {NEWEST}: {number(figures['newest'])}"
-        words["tags"] = ", ".join(f"{tag} ({counted(n, 'episode')})" for tag, n in found["tags"].items())
-    id_ = (found["environment"] or {}).get("id")
+        words["tags"] = ", ".join(f"{tag} ({counted(n, 'episode')})" for tag, n in report["tags"].items())
+    id_ = (report["environment"] or {}).get("id")
     environment = [id_] if isinstance(id_, str) else []
-    environment.append(counted(found["environments"], "environment"))
-    environment += [f"stacks of {found['frame_stack']} frames"] if found["frame_stack"] > 1 else []
+    environment.append(counted(report["environments"], "environment"))
+    environment += [f"stacks of {report['frame_stack']} frames"] if report["frame_stack"] > 1 else []
     words["environment"] = ", ".join(environment)
-    if "disk" in found:
-        words |= {"disk": _disk(found["disk"]), "writer": writer_of(found)}
-        segments = found["segments"]
+    if "disk" in report:
+        words |= {"disk": _disk(report["disk"]), "writer": writer_of(report)}
+        segments = report["segments"]
         words["segments"] = f"{segments['used']:,} of {segments['rows']:,} rows, {segments['sealed']:,} of them sealed"
-        words["marks"] = ", ".join(found["marks"]) or "none"
-    words["metadata"] = ", ".join(f"{name}: {value}" for name, value in (found["metadata"] or {}).items())
-    words |= {"damage": found["damage"] or "", "format": str(found["format"])}
+        words["marks"] = ", ".join(report["marks"]) or "none"
+    words["metadata"] = ", ".join(f"{name}: {value}" for name, value in (report["metadata"] or {}).items())
+    words |= {"damage": report["damage"] or "", "format": str(report["format"])}
     return {about: fact for about, fact in words.items() if fact}
 
 
-def writer_of(found: dict[str, Any]) -> str:
+def writer_of(report: dict[str, Any]) -> str:
     """Return who writes to a store, or how its last writer left it, in words."""
-    writer = found["writer"]
+    writer = report["writer"]
     if writer is None:
-        return f"none; {_LEFT.get(found['left'], found['left'])}"
+        return f"none; {_LEFT.get(report['left'], report['left'])}"
     if writer["pid"] is None:
         return "a process that is not known"
     return f"process {writer['pid']} on {writer['host']}, since {writer['since']}"
@@ -154,11 +154,11 @@ def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
 
 
 def _columns(info: StoreInfo, usage: StoreUsage) -> list[dict[str, Any]]:
-    found = []
+    columns = []
     for name, column in info.columns.items():
         raw, used = usage.rows * column.row_bytes, usage.columns[name]
-        found.append(_column(info, name, column) | {"raw_bytes": raw, "disk_bytes": used, "ratio": _ratio(raw, used)})
-    return found
+        columns.append(_column(info, name, column) | {"raw_bytes": raw, "disk_bytes": used, "ratio": _ratio(raw, used)})
+    return columns
 
 
 def _column(info: StoreInfo, name: str, column: Column) -> dict[str, Any]:
@@ -185,5 +185,5 @@ def _ratio(raw: int, on_disk: int) -> float | None:
     return round(raw / on_disk, 3) if on_disk else None
 
 
-def _plain(given: Any) -> Any:
-    return None if given is None else dict(given)
+def _plain(mapping: Any) -> Any:
+    return None if mapping is None else dict(mapping)

@@ -71,12 +71,12 @@ class Appender:
         tags: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        given = ({} if like is None else like.options()) | options
+        settings = ({} if like is None else like.options()) | options
         self._derived = {} if like is None else {path: like.columns[path] for path in sorted(like.derived - {"tag"})}
         self._derived = self._derived if derived is None else dict(derived)
-        ReplayBuffer(place, **given).close()  # which also opens the one that was begun
+        ReplayBuffer(place, **settings).close()  # which also opens the one that was begun
         # In next-step mode, steps that look like resets would be left out.
-        self._buffer = buffer = ReplayBuffer(place, mode="r+", autoreset="disabled", writer=given.get("writer"))
+        self._buffer = buffer = ReplayBuffer(place, mode="r+", autoreset="disabled", writer=settings.get("writer"))
         self.frame_stack = buffer.frame_stack
         others = {*buffer.columns.derived, *self._derived, *KEPT}
         self.columns = {path: column for path, column in buffer.columns.items() if path not in others}
@@ -134,18 +134,18 @@ class Appender:
             As `ReplayBuffer.extend` raises it, of values: a NaN, say.
         """
         steps = _steps(block)
-        there, is_first = self.present(steps, env), self._is_first[env]
+        present, is_first = self.present(steps, env), self._is_first[env]
         self._passed[env] += steps
         self._is_first[env] = self._is_first[env] and not steps
-        if there == steps:
+        if present == steps:
             return
         values: dict[str, Any] = {}
         for path, rows in block.items():
-            put_argument(values, path, rows[there:])
+            put_argument(values, path, rows[present:])
         if "reward" in self.columns and "reward" not in values:  # a store has one anyway
             column = self.columns["reward"]
-            values["reward"] = np.zeros((steps - there, *column.shape), column.np_dtype)
-        self._buffer.extend(**values, env=env, new_episode=is_first and not there)
+            values["reward"] = np.zeros((steps - present, *column.shape), column.np_dtype)
+        self._buffer.extend(**values, env=env, new_episode=is_first and not present)
 
     def write_columns(self, values: Mapping[str, Array], first: int, env: int = 0) -> None:
         """Write derived columns of steps that were appended, or passed over.
@@ -165,12 +165,12 @@ class Appender:
 
     def _write_later(self) -> None:
         """Write the derived values that wait to the steps that are there still."""
-        there, ever = self._buffer.counts()
+        stored, ever = self._buffer.counts()
         for env in {env for env, _, _ in self._later}:
             mine = [(first, values) for of, first, values in self._later if of == env]
             numbers = np.concatenate([first + np.arange(len(next(iter(values.values())))) for first, values in mine])
             ages = ever[env] - 1 - numbers
-            kept = ages < there[env]
+            kept = ages < stored[env]
             steps = self._buffer.steps(ages[kept], env)
             for name in self._derived:
                 self._buffer.columns.write(name, steps, np.concatenate([values[name] for _, values in mine])[kept])
@@ -196,10 +196,10 @@ class Appender:
         episodes = self._buffer.episodes
         for env, tags in enumerate(self._tags):
             mine = episodes.stream == env
-            starts, there = episodes.start[mine], episodes.tag[mine]
-            wanted = np.array(tags[len(tags) - len(starts) :], np.str_)
-            for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
-                episodes.of(starts[(wanted == tag) & (there != tag)]).set_tag(tag)
+            starts, current = episodes.start[mine], episodes.tag[mine]
+            expected = np.array(tags[len(tags) - len(starts) :], np.str_)
+            for tag in sorted(set(expected[expected != current].tolist()) - {""}):
+                episodes.of(starts[(expected == tag) & (current != tag)]).set_tag(tag)
 
     def close(self) -> None:
         """Close the store, which has what was appended so far; `commit` first, to have all else."""

@@ -69,18 +69,18 @@ class SharedStore:
     @property
     def opened(self) -> ReplayBuffer:
         """The store, opened for reading if it was not open; there must be one."""
-        found = self.open_to_read()
-        assert found is not None
-        return found
+        buffer = self.open_to_read()
+        assert buffer is not None
+        return buffer
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Load what the store is; a SchemaError where it cannot be used."""
 
     def open_to_read(self) -> ReplayBuffer | None:
         """Open it where it is there and not open yet."""
-        found = self._buffer
-        if found is not None:
-            return found
+        buffer = self._buffer
+        if buffer is not None:
+            return buffer
         with self.lock:
             if self._buffer is None and is_there(self.path):
                 opened = ReplayBuffer(self.path, **self._options, mode="r")

@@ -93,16 +93,16 @@ def _labels(episode: EpisodeFields, rows: npt.NDArray[np.int64]) -> list[str]:
 
 def _picture(source: EpisodeReader) -> str:
     """Return the column of pictures that is shown where none is asked for."""
-    found = next(iter(pictures.picture_columns(source.columns)), None)
-    if found is None:
+    column = next(iter(pictures.picture_columns(source.columns)), None)
+    if column is None:
         raise InputError("no column of this buffer has pictures; see its values with .frames(column)")
-    return found
+    return column
 
 
 def _seen(source: EpisodeReader) -> str:
     """Return the column of frames where none is asked for: pictures, or the only observation."""
     obs = [path for path in source.columns if is_observation(path)]
-    found = next(iter(pictures.picture_columns(source.columns)), obs[0] if len(obs) == 1 else None)
-    if found is None:
+    column = next(iter(pictures.picture_columns(source.columns)), obs[0] if len(obs) == 1 else None)
+    if column is None:
         raise InputError(f"no column of this buffer has pictures; choose one of {', '.join(source.columns)}")
-    return found
+    return column

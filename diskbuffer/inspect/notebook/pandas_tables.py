@@ -27,19 +27,19 @@ def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) 
     if returns:
         columns |= _components("returns", source.sum_rewards(episodes))
     columns |= {"ending": pd.Categorical(episodes.ending.astype(object)), "tag": episodes.tag.astype(object)}
-    found: pandas.DataFrame = pd.DataFrame(columns, pd.Index(episodes.id, name="episode"))
-    return found
+    table: pandas.DataFrame = pd.DataFrame(columns, pd.Index(episodes.id, name="episode"))
+    return table
 
 
 def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[str] | None) -> pandas.DataFrame:
     """Return a row for each step; see `Episodes.to_pandas`."""
     pd = _pandas()
-    there = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name
-    sizes = {path: math.prod(_shape_of(source, path)) for path in there}
-    paths = [path for path in there if sizes[path] <= _FEW] if columns is None else columns
+    known = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name
+    sizes = {path: math.prod(_shape_of(source, path)) for path in known}
+    paths = [path for path in known if sizes[path] <= _FEW] if columns is None else columns
     for path in paths:
-        if path not in there:
-            raise InputError(f"there is no column {path!r}; there are {', '.join(there)}")
+        if path not in known:
+            raise InputError(f"there is no column {path!r}; there are {', '.join(known)}")
         if sizes[path] > _MOST:
             raise InputError(
                 f"column {path!r} has {sizes[path]:,} numbers a step, and a table takes {_MOST:,} at most; "
@@ -54,8 +54,8 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[
     for path in paths:
         parts = [source.steps(path, steps[n : n + _AT_ONCE]) for n in range(0, max(1, len(steps)), _AT_ONCE)]
         values |= _components(f"{path}_" if path in ("episode", "stream", "t") else path, np.concatenate(parts))
-    found: pandas.DataFrame = pd.DataFrame(values, pd.Index(steps, name="step"))
-    return found
+    table: pandas.DataFrame = pd.DataFrame(values, pd.Index(steps, name="step"))
+    return table
 
 
 def _shape_of(source: EpisodeReader, path: str) -> tuple[int, ...]:

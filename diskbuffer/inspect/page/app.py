@@ -38,10 +38,10 @@ class Page:
         self.feeds: dict[str, Callable[[Values], dict[str, Any]]] = {
             "state": self._state,
             "overview": lambda _: feeds.overview(watched.last.seen()),
-            "timeline": lambda asked: feeds.timeline(watched.last.seen(), asked.get("where", "")),
+            "timeline": lambda query: feeds.timeline(watched.last.seen(), query.get("where", "")),
             "episodes": self._episodes,
-            "episode": lambda asked: feeds.episode(
-                watched.last.seen(), step=_int(asked, "step"), id=_int(asked, "id"), by=_int(asked, "by") or 0
+            "episode": lambda query: feeds.episode(
+                watched.last.seen(), step=_int(query, "step"), id=_int(query, "id"), by=_int(query, "by") or 0
             ),
             "findings": self._findings,
         }
@@ -49,7 +49,7 @@ class Page:
     def _state(self, _: Values) -> dict[str, Any]:
         """Return what changes: this is asked for every second."""
         state, path = self._watched.look(), self._watched.path
-        found = {
+        fields = {
             "name": path.name,
             "path": str(path),
             "token": state.token,
@@ -57,19 +57,19 @@ class Page:
             "time": self._watched.looked,
         }
         if (reader := state.reader) is None:
-            return found | {"here": False, "message": state.message}
+            return fields | {"here": False, "message": state.message}
         steps, added = (int(counts.sum()) for counts in reader.counts())
-        return found | {"here": True, "steps": steps, "added": added, "writer": reader.writer, "damage": reader.info.damage}
+        return fields | {"here": True, "steps": steps, "added": added, "writer": reader.writer, "damage": reader.info.damage}
 
-    def _episodes(self, asked: Values) -> dict[str, Any]:
+    def _episodes(self, query: Values) -> dict[str, Any]:
         return feeds.table(
             self._watched.last.seen(),
             self._watched.path,
-            asked.get("where", ""),
-            asked.get("sort", "ended"),
-            descending=asked.get("descending") == "true",
-            offset=_int(asked, "offset") or 0,
-            limit=_int(asked, "limit") or 50,
+            query.get("where", ""),
+            query.get("sort", "ended"),
+            descending=query.get("descending") == "true",
+            offset=_int(query, "offset") or 0,
+            limit=_int(query, "limit") or 50,
         )
 
     def _findings(self, _: Values) -> dict[str, Any]:
@@ -77,13 +77,13 @@ class Page:
         with self._heavy:
             return feeds.findings(reader)
 
-    def frame(self, asked: Values) -> Response:
+    def frame(self, query: Values) -> Response:
         """Return the picture of a step; it is the same for good, within one token."""
-        of, state = asked.get("of"), self._watched.last
+        of, state = query.get("of"), self._watched.last
         if of not in (None, state.token) and of != (state := self._watched.look()).token:
             raise NotThereError(state.message or "another store is at the path by now")
-        column, step = asked.get("column", "obs"), _int(asked, "step") or 0
-        picture = feeds.frame(state.seen(), column, step, stacked=bool(asked.get("stack")))
+        column, step = query.get("column", "obs"), _int(query, "step") or 0
+        picture = feeds.frame(state.seen(), column, step, stacked=bool(query.get("stack")))
         cache = "no-store" if of is None else "private, max-age=86400, immutable"
         return Response(picture, media_type="image/png", headers={"Cache-Control": cache})
 
@@ -117,7 +117,7 @@ def create_app(watched: Watched, prefix: str = "") -> Starlette:
         return await static.get_response("index.html", request.scope)
 
     def feed(make: Callable[[Values], dict[str, Any]]) -> Callable[[Request], Response]:
-        return page.answer(lambda asked: _json(make(asked)))
+        return page.answer(lambda query: _json(make(query)))
 
     routes = [
         Route("/", index),
@@ -143,11 +143,11 @@ def _json(values: Mapping[str, Any], code: int = 200) -> Response:
     return Response(body, code, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def _int(asked: Values, name: str) -> int | None:
+def _int(query: Values, name: str) -> int | None:
     try:
-        found = int(asked[name]) if asked.get(name) else None
+        number = int(query[name]) if query.get(name) else None
     except ValueError:
-        found = _MOST + 1
-    if found is not None and abs(found) > _MOST:
-        raise InputError(f"{name} must be an integer of 62 bits, found {asked[name][:100]!r}")
-    return found
+        number = _MOST + 1
+    if number is not None and abs(number) > _MOST:
+        raise InputError(f"{name} must be an integer of 62 bits, found {query[name][:100]!r}")
+    return number

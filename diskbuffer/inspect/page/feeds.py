@@ -25,9 +25,9 @@ _GAP, _GREY = 2, 128  # pixels between the frames of a stack, and their colour
 
 def overview(reader: Reader) -> dict[str, Any]:
     """Return a few figures, the columns, and what `diskbuffer info` says; costs what `summary` does."""
-    found = summary(reader)
-    episodes, disk = found["episodes"], found["disk"]
-    figures = {name: found[name] for name in ("steps", "capacity", "environments")} | {"episodes": episodes["count"]}
+    report = summary(reader)
+    episodes, disk = report["episodes"], report["disk"]
+    figures = {name: report[name] for name in ("steps", "capacity", "environments")} | {"episodes": episodes["count"]}
     figures |= {
         "recent_episodes": min(episodes["over"], NEWEST),
         "disk": human_size(disk["total"]),
@@ -36,17 +36,17 @@ def overview(reader: Reader) -> dict[str, Any]:
     }
     for name in ("returns", "lengths"):
         figures[f"recent_{name}"] = to_list(np.array([episodes[name]["newest"]]))[0] if episodes[name] else None
-    parts = sorted(found["columns"], key=lambda column: -column["disk_bytes"])
+    parts = sorted(report["columns"], key=lambda column: -column["disk_bytes"])
     parts += [{"name": name, "disk_bytes": disk[part]} for part, name in (("tail", "newest rows"), ("table", "bookkeeping"))]
     columns = [part | {"disk": human_size(part["disk_bytes"])} for part in parts]
-    return {"summary": figures, "columns": columns, "facts": list(facts(found).items())}
+    return {"summary": figures, "columns": columns, "facts": list(facts(report).items())}
 
 
 def findings(reader: Reader) -> dict[str, Any]:
     """Return what looks wrong in the data, in words."""
-    found = statistics(reader)
-    looked = found["looked_at"]
-    items = [{"kind": "warn", "text": finding["text"]} for finding in found["findings"]]
+    report = statistics(reader)
+    looked = report["looked_at"]
+    items = [{"kind": "warn", "text": finding["text"]} for finding in report["findings"]]
     if (damage := reader.info.damage) is not None:
         items.insert(0, {"kind": "bad", "text": f"{damage} Run `diskbuffer check`."})
     nothing = {"kind": "good", "text": "Nothing looks wrong: no NaN, no constant or black frames, no action that never varies."}
@@ -58,11 +58,11 @@ def timeline(reader: Reader, where: str = "") -> dict[str, Any]:
 
     ``means`` are of returns and lengths, over the ``window`` episodes that ended last by then, drawn or not.
     """
-    found = reader.episodes(where.strip() or None).sort()
-    n = len(found)
-    at, window = thinned(np.stack([found.returns, found.length], axis=1), _POINTS), max(10, round(n / 30))
-    drawn = {name: to_list(found.column(name)[at]) for name in ("ended", "episode", "return", "length", "ending")}
-    means = {name: to_list(running_mean(found.column(name), at, window)) for name in ("return", "length")}
+    matching = reader.episodes(where.strip() or None).sort()
+    n = len(matching)
+    at, window = thinned(np.stack([matching.returns, matching.length], axis=1), _POINTS), max(10, round(n / 30))
+    drawn = {name: to_list(matching.column(name)[at]) for name in ("ended", "episode", "return", "length", "ending")}
+    means = {name: to_list(running_mean(matching.column(name), at, window)) for name in ("return", "length")}
     return drawn | {"means": means, "window": window, "matching": n, "total": len(reader.episodes())}
 
 
@@ -70,12 +70,12 @@ def table(
     reader: Reader, path: Path, where: str = "", sort: str = "ended", *, descending: bool = True, offset: int = 0, limit: int = 50
 ) -> dict[str, Any]:
     """Return a page of the table of episodes, as rows; and with a condition, commands for those that match."""
-    every, found = reader.episodes(), reader.episodes(where.strip() or None).sort(sort, reverse=descending)
+    every, matching = reader.episodes(), reader.episodes(where.strip() or None).sort(sort, reverse=descending)
     limit = min(max(1, limit), _MOST_ROWS)
-    offset = max(0, min(offset, (len(found) - 1) // limit * limit))
+    offset = max(0, min(offset, (len(matching) - 1) // limit * limit))
     left_out = {"stream"} if reader.info.streams == 1 else set()
     left_out |= set() if (every.tag != "").any() else {"tag"}
-    columns = {name: to_list(found.column(name)[offset : offset + limit]) for name in _SHOWN if name not in left_out}
+    columns = {name: to_list(matching.column(name)[offset : offset + limit]) for name in _SHOWN if name not in left_out}
     commands = []
     if where.strip():
         store, other, condition = (shlex.quote(text) for text in (str(path), f"{path.name}-chosen", where.strip()))
@@ -89,10 +89,10 @@ def table(
     return {
         "rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
         "columns": list(columns),
-        "numbers": [name for name in columns if found.column(name).dtype.kind in "iuf"],
-        "known": list(found.names()),
+        "numbers": [name for name in columns if matching.column(name).dtype.kind in "iuf"],
+        "known": list(matching.names()),
         "offset": offset,
-        "matching": len(found),
+        "matching": len(matching),
         "total": len(every),
         "commands": commands,
     }
@@ -161,9 +161,9 @@ def frame(reader: Reader, column: str, step: int, *, stacked: bool) -> bytes:
     """
     frames, info = reader.read(column, [step]), reader.info
     if stacked and info.frame_stack > 1:
-        there = reader.read(column, reader.stack(step))
-        before = there[:1] if info.padding == "first" else np.zeros_like(there[:1])
-        frames = np.concatenate([before.repeat(info.frame_stack - len(there), axis=0), there])
+        stack = reader.read(column, reader.stack(step))
+        before = stack[:1] if info.padding == "first" else np.zeros_like(stack[:1])
+        frames = np.concatenate([before.repeat(info.frame_stack - len(stack), axis=0), stack])
     pixels = as_pictures(frames)
     gap = np.full((pixels.shape[1], _GAP, *pixels.shape[3:]), _GREY, np.uint8)
     image = np.concatenate([part for one in pixels for part in (gap, one)][1:], axis=1)  # side by side

@@ -61,8 +61,8 @@ def _draw(panel: Any, x: npt.NDArray[Any], array: npt.NDArray[Any]) -> None:
     lines, handles = np.where(np.isfinite(lines), np.clip(lines, -_HUGE, _HUGE), np.nan), []
     for line in lines[:, :_MOST_LINES].T:
         handles += panel.plot(x, line, "-" if array.dtype.kind == "f" else "_", linewidth=1)
-        there = np.pad(np.isfinite(line), 1)
-        alone = there[1:-1] & ~there[:-2] & ~there[2:]  # between two gaps
+        finite = np.pad(np.isfinite(line), 1)
+        alone = finite[1:-1] & ~finite[:-2] & ~finite[2:]  # between two gaps
         panel.plot(x[alone], line[alone], ".", color=handles[-1].get_color())
     if lines.shape[1] > 1:
         more = f"and {lines.shape[1] - _MOST_LINES:,} more" if lines.shape[1] > _MOST_LINES else None

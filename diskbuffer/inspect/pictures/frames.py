@@ -67,8 +67,8 @@ def picture_kind(shape: tuple[int, ...], dtype: npt.DTypeLike) -> PictureKind | 
 
 def picture_columns(columns: Mapping[str, Column]) -> dict[str, PictureKind]:
     """Return those of a store's columns that are pictures, the observation's first; by path, as ``buffer.columns`` has them."""
-    found = {path: kind for path, c in columns.items() if (kind := picture_kind(c.shape, c.np_dtype)) is not None}
-    return dict(sorted(found.items(), key=lambda item: item[0].split("/")[0] != "obs"))
+    kinds = {path: kind for path, c in columns.items() if (kind := picture_kind(c.shape, c.np_dtype)) is not None}
+    return dict(sorted(kinds.items(), key=lambda item: item[0].split("/")[0] != "obs"))
 
 
 def as_pictures(frames: npt.NDArray[Any]) -> UInt8:
@@ -127,7 +127,7 @@ def _to_bytes(values: npt.NDArray[Any]) -> UInt8:
 
 def _in_colours(planes: npt.NDArray[np.bool_]) -> UInt8:
     """Show the first plane that is set at each pixel, in its colour, and black where none is."""
-    found = np.zeros((planes.shape[0], *planes.shape[2:], 3), np.uint8)
+    pixels = np.zeros((planes.shape[0], *planes.shape[2:], 3), np.uint8)
     for plane in range(planes.shape[1] - 1, -1, -1):
-        found[planes[:, plane]] = _COLOURS[plane % len(_COLOURS)]
-    return found
+        pixels[planes[:, plane]] = _COLOURS[plane % len(_COLOURS)]
+    return pixels
