@@ -16,5 +16,5 @@ def as_numpy(array: Any) -> npt.NDArray[Any]:
     import pyarrow as pa
 
     flags = pa.types.is_boolean(array.type)
-    found: npt.NDArray[Any] = np.from_dlpack(array.cast(pa.uint8()) if flags else array)
-    return found.view(np.bool_) if flags else found
+    values: npt.NDArray[Any] = np.from_dlpack(array.cast(pa.uint8()) if flags else array)
+    return values.view(np.bool_) if flags else values

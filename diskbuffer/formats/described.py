@@ -35,19 +35,24 @@ def describe(contents: Contents, **more: Any) -> dict[str, Any]:
     }
 
 
-def described(told: Any, where: Path) -> Contents:
+def described(description: Any, where: Path) -> Contents:
     """Return what `describe` told, but for how many episodes there are; a SourceError where it cannot be that."""
     try:
-        if told["version"] != 1:
+        if description["version"] != 1:
             raise SourceError(f"{where} was exported by a newer diskbuffer; update this one")
-        schema, n_envs, stack = Schema.from_attributes(told["columns"]), told["n_envs"], told["frame_stack"]
-        columns = {str(path): schema[path] for path in told["there"]}
-        given = [told["environment"], told["metadata"]]
-        fits = all(isinstance(one, dict | None) for one in given) and told["padding"] in ("first", "zeros")
+        schema, n_envs, stack = Schema.from_attributes(description["columns"]), description["n_envs"], description["frame_stack"]
+        columns = {str(path): schema[path] for path in description["there"]}
+        attributes = [description["environment"], description["metadata"]]
+        fits = all(isinstance(one, dict | None) for one in attributes) and description["padding"] in ("first", "zeros")
         if not fits or not (isinstance(n_envs, int) and isinstance(stack, int) and 0 < n_envs < 65536 and 0 < stack < 256):
             raise SourceError(f"{where}: what diskbuffer wrote there of its store is damaged")
         return Contents(
-            columns, n_envs=n_envs, frame_stack=stack, padding=told["padding"], environment=given[0], metadata=given[1]
+            columns,
+            n_envs=n_envs,
+            frame_stack=stack,
+            padding=description["padding"],
+            environment=attributes[0],
+            metadata=attributes[1],
         )
     except (SchemaError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"{where}: what diskbuffer wrote there of its store is damaged: {error!r}") from error
@@ -66,17 +71,17 @@ def read_description(directory: Path) -> dict[str, Any] | None:
     try:
         if len(text) > _LARGEST:
             raise SourceError(f"{path} is larger than 1 MiB, and cannot be what diskbuffer wrote")
-        told = json.loads(text)
+        description = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is damaged: {error}") from error
-    if not isinstance(told, dict):
-        raise SourceError(f"{path} is damaged: it should be an object, and is {type(told).__name__}")
-    return told
+    if not isinstance(description, dict):
+        raise SourceError(f"{path} is damaged: it should be an object, and is {type(description).__name__}")
+    return description
 
 
-def write_description(directory: Path, told: Mapping[str, Any]) -> None:
+def write_description(directory: Path, description: Mapping[str, Any]) -> None:
     """Write the file ``diskbuffer.json`` of a directory."""
-    write_json(directory / f"{NAME}.json", told)
+    write_json(directory / f"{NAME}.json", description)
 
 
 def describe_episode(episode: EpisodeData) -> dict[str, Any]:

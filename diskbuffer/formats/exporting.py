@@ -72,15 +72,15 @@ def export(
     LockedError
         Another process is exporting to the same place.
     """
-    found = find(format)
-    if found.write is None:
+    target_format = find(format)
+    if target_format.write is None:
         raise InputError(f"diskbuffer reads {format}, and does not write it")
-    check(format, found.write, 2, options)
+    check(format, target_format.write, 2, options)
     with closing(StoreSource(store, where, columns)) as source:
         contents = source.contents
         if not contents.episodes:
             raise InputError(f"{store} has no episodes{' for which that holds' if where else ''}: there is nothing to export")
-        refuse(found.losses(contents, **options), allow_loss, f"{format} cannot hold all of {store}")
+        refuse(target_format.losses(contents, **options), allow_loss, f"{format} cannot hold all of {store}")
         task = {
             "export": format,
             "options": as_texts(options),
@@ -88,7 +88,7 @@ def export(
         }
         with Unfinished(target, task) as unfinished:
             with (
-                closing(found.write(unfinished.place, contents, **options)) as writer,
+                closing(target_format.write(unfinished.place, contents, **options)) as writer,
                 progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):
                 shown.update(int(source.table.length[: writer.held].sum()))

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 _MOST_ROWS = 65536  # that are read at a time
 
 
-def fill(appender: Appender, episodes: Iterable[EpisodeData], told: Callable[[int], None]) -> None:
+def fill(appender: Appender, episodes: Iterable[EpisodeData], report: Callable[[int], None]) -> None:
     """Append episodes to a store, but for those steps that an earlier run with the same episodes has written; commit nothing.
 
     Parameters
@@ -25,7 +25,7 @@ def fill(appender: Appender, episodes: Iterable[EpisodeData], told: Callable[[in
     appender : Appender
         Its derived columns are written, too.
     episodes : iterable of EpisodeData
-    told : callable
+    report : callable
         Is given how many steps were added, or found to be there, each time.
 
     Raises
@@ -37,19 +37,19 @@ def fill(appender: Appender, episodes: Iterable[EpisodeData], told: Callable[[in
     """
     for number, episode in enumerate(episodes):
         _check(number, episode, {**appender.columns, **appender.derived})
-        _append(appender, episode, told)
+        _append(appender, episode, report)
 
 
-def _append(appender: Appender, episode: EpisodeData, told: Callable[[int], None]) -> None:
+def _append(appender: Appender, episode: EpisodeData, report: Callable[[int], None]) -> None:
     """Append what is not there yet of an episode."""
     env, columns, number = episode.stream, appender.columns, appender.count(episode.stream)
     appender.begin(env, episode.tag)
     begin = appender.present(episode.steps, env)
     appender.skip(begin, env)
-    told(begin)
+    report(begin)
     if begin == 0 and episode.lead and appender.frame_stack > 1:
         appender.append(_first_step(appender, episode), env)
-        told(1)
+        report(1)
         begin = 1
     block = rows_at_a_time(*(rows for path, rows in episode.columns.items() if path in columns), most=_MOST_ROWS)
     for first in range(begin, episode.steps, block):
@@ -62,7 +62,7 @@ def _append(appender: Appender, episode: EpisodeData, told: Callable[[int], None
             },
             env,
         )
-        told(last - first)
+        report(last - first)
     for first in range(0, episode.steps if appender.derived else 0, _MOST_ROWS):
         last = min(first + _MOST_ROWS, episode.steps)
         values = {
@@ -81,12 +81,12 @@ def _first_step(appender: Appender, episode: EpisodeData) -> dict[str, Array]:
     for path in episode.columns:
         if path not in appender.columns:
             continue
-        found = _finite(path, appender.columns[path], _rows(episode, path, 0, 1))
+        block = _finite(path, appender.columns[path], _rows(episode, path, 0, 1))
         if is_observation(path):
-            rows = np.concatenate([episode.lead[path][-frames:], found])
+            rows = np.concatenate([episode.lead[path][-frames:], block])
             values[path], values[f"next_{path}"] = rows[None, :-1], rows[None, 1:]
         else:
-            values[path] = found
+            values[path] = block
     return values
 
 
@@ -108,16 +108,16 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
     for path in columns:
         if path not in episode.columns and path not in ("terminated", "truncated", "reward"):
             raise SourceError(f"episode {number} has no column {path!r}; it has {', '.join(episode.columns)}")
-    for path, found in episode.columns.items():
+    for path, values in episode.columns.items():
         if path not in columns:
             continue
-        column, rows = columns[path], found.shape[0] if found.shape else -1
+        column, rows = columns[path], values.shape[0] if values.shape else -1
         if rows != episode.steps and not (is_observation(path) and rows == episode.steps + 1):
             raise SourceError(
                 f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
                 f"{': it may have as many, or one more' if is_observation(path) else ''}"
             )
-        shape = tuple(found.shape[1:])
+        shape = tuple(values.shape[1:])
         fits = shape == column.shape or column.transform  # of pictures that are transformed, `extend` says what does not fit
-        if not fits or found.dtype != column.np_dtype:
-            raise SourceError(f"episode {number}: rows of {path!r} are {found.dtype}{list(shape)}, and should be {column}")
+        if not fits or values.dtype != column.np_dtype:
+            raise SourceError(f"episode {number}: rows of {path!r} are {values.dtype}{list(shape)}, and should be {column}")

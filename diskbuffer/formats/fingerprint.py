@@ -46,12 +46,12 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
     if not root.is_dir():
         yield "", root
         return
-    found = []
+    names = []
     for directory, inner, files in os.walk(root):
         inner[:] = [name for name in inner if not (name.startswith(".") and name.endswith(SUFFIX))]
         links = [name for name in inner if os.path.islink(os.path.join(directory, name))]
-        found += [os.path.relpath(os.path.join(directory, name), root) for name in [*files, *links]]
-    for name in sorted(found, key=lambda name: (name.count(os.sep), name)):
+        names += [os.path.relpath(os.path.join(directory, name), root) for name in [*files, *links]]
+    for name in sorted(names, key=lambda name: (name.count(os.sep), name)):
         yield name, root / name
 
 

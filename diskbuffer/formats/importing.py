@@ -84,24 +84,24 @@ def import_(
     LockedError
         Another process is importing to the same place.
     """
-    found, path = find(format), local_path(source)
-    if found.read is None:
+    source_format, path = find(format), local_path(source)
+    if source_format.read is None:
         raise InputError(f"diskbuffer writes {format}, and does not read it")
-    if found.pickles and not trust:
+    if source_format.pickles and not trust:
         raise InputError(
             f"{format} files are pickles, which can run any code when they are read; if you trust whoever made {path}, say "
             f"{either('trust=True', '--trust')}"
         )
-    check(format, found.read, 1, options)
+    check(format, source_format.read, 1, options)
     if path.is_dir():
         refuse_links(path)
-    begun_with = fingerprint(found.files(path))
-    with closing(found.read(path, **options)) as reading:
+    begun_with = fingerprint(source_format.files(path))
+    with closing(source_format.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
-        wanted = _columns(contents, columns, allow_nan)
-        derived = {name: column for name, column in wanted.items() if name in contents.derived and "/" not in name}
-        settings: dict[str, Any] = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
+        chosen = _columns(contents, columns, allow_nan)
+        derived = {name: column for name, column in chosen.items() if name in contents.derived and "/" not in name}
+        settings: dict[str, Any] = {"columns": sorted(chosen), "capacity": capacity, "allow_nan": allow_nan}
         if transforms:
             settings["transforms"] = {path: _texts(transforms[path]) for path in sorted(transforms)}
         task = {"import": format, "source": begun_with, "options": as_texts(options), **settings}
@@ -110,7 +110,7 @@ def import_(
                 Appender(
                     unfinished.place,
                     derived=derived,
-                    columns={name: column for name, column in wanted.items() if name not in derived},
+                    columns={name: column for name, column in chosen.items() if name not in derived},
                     transforms=transforms,
                     capacity=capacity,
                     n_envs=contents.n_envs,
@@ -123,7 +123,7 @@ def import_(
                 progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):
                 fill(appender, reading.episodes(), shown.update)
-            if fingerprint(found.files(path)) != begun_with:
+            if fingerprint(source_format.files(path)) != begun_with:
                 raise SourceError(f"{path} was changed while it was read; import it again once nothing writes to it")
             unfinished.finish()
             return unfinished.target
@@ -138,5 +138,5 @@ def _columns(contents: Contents, some: Collection[str] | None, allow_nan: bool) 
     for name in some or ():
         if name not in known:
             raise InputError(f"there is no column {name!r}; there are {', '.join(known)}")
-    wanted = {name: column for name, column in known.items() if some is None or name in some}
-    return {name: replace(column, allow_nan=True) if allow_nan else column for name, column in wanted.items()}
+    chosen = {name: column for name, column in known.items() if some is None or name in some}
+    return {name: replace(column, allow_nan=True) if allow_nan else column for name, column in chosen.items()}

@@ -14,6 +14,6 @@ def refuse(losses: Mapping[str, str], allowed: Collection[str], what: str) -> No
         raise InputError(f"allow_loss must be a list of names, found {allowed!r}; write [{allowed!r}]")
     left = {name: why for name, why in losses.items() if name not in allowed}
     if left:
-        told = "".join(f"\n  {name}: {why}" for name, why in left.items())
+        reasons = "".join(f"\n  {name}: {why}" for name, why in left.items())
         allow = either(f"allow_loss={[*left, *allowed]}", " ".join(f"--allow-loss {name}" for name in left))
-        raise LossError(f"{what}. To go on without, allow it: {allow}{told}")
+        raise LossError(f"{what}. To go on without, allow it: {allow}{reasons}")

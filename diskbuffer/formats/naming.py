@@ -27,11 +27,11 @@ def column_paths(arrays: Iterable[Keys], own: Mapping[str, str], taken: Collecti
     plain = {name: escape_key(name) for name in dict.fromkeys(name for name, *_ in keys) if name not in own}
     used = {*taken, *(path.split("/")[0] for path in own.values())}
     groups = {name for name, *inner in keys if inner}
-    found = dict(own)
+    paths = dict(own)
     for name, path in plain.items():
         refused = used | (GROUPS if name in groups else RESERVED)
         while path in refused or (path != plain[name] and path in plain.values()):
             path += "_"
         used.add(path)
-        found[name] = path
-    return {key: "/".join([found[key[0]], *map(escape_key, key[1:])]) for key in keys}
+        paths[name] = path
+    return {key: "/".join([paths[key[0]], *map(escape_key, key[1:])]) for key in keys}

@@ -12,7 +12,7 @@ from diskbuffer.errors import InputError
 _ONE = re.compile(r"((str|int|float|bool|None)( \| )?)+")  # the annotation of an option that has one value
 
 
-def check(format: str, call: Callable[..., Any], apart: int, given: Mapping[str, Any]) -> None:
+def check(format: str, call: Callable[..., Any], apart: int, options: Mapping[str, Any]) -> None:
     """Raise an InputError where there is no such option, or where it has one value, and several are given.
 
     Parameters
@@ -23,32 +23,32 @@ def check(format: str, call: Callable[..., Any], apart: int, given: Mapping[str,
         Its `read` or `write`.
     apart : int
         How many of its parameters, the first ones, are no options.
-    given : mapping of str to Any
+    options : mapping of str to Any
         Options by name.
     """
     parameters = list(inspect.signature(call).parameters.values())[apart:]
     known = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    unknown = sorted(set(given) - set(known))
+    unknown = sorted(set(options) - set(known))
     if unknown and len(known) == len(parameters):
         raise InputError(f"{format} has no option {unknown[0]!r} here; it has {', '.join(known) or 'none'}")
     for parameter in parameters:
-        value, kind = given.get(parameter.name), str(parameter.annotation)
+        value, kind = options.get(parameter.name), str(parameter.annotation)
         if isinstance(value, list | tuple | dict | set) and _ONE.fullmatch(kind):
             raise InputError(f"{parameter.name} must be {kind.removesuffix(' | None')}, found {str(value)[:100]}")
 
 
-def names_in(option: str, given: Any) -> list[str]:
+def names_in(option: str, value: Any) -> list[str]:
     """Return names, of a text that has commas between them, or of a list; an InputError where it is something else."""
-    found = (
-        given.split(",")
-        if isinstance(given, str)
-        else list(given)
-        if isinstance(given, list | tuple | set | frozenset)
+    names = (
+        value.split(",")
+        if isinstance(value, str)
+        else list(value)
+        if isinstance(value, list | tuple | set | frozenset)
         else [None]
     )
-    if not all(isinstance(name, str) for name in found):
-        raise InputError(f"{option} must be names, with commas between them, found {str(given)[:100]}")
-    return [name for name in found if name]
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"{option} must be names, with commas between them, found {str(value)[:100]}")
+    return [name for name in names if name]
 
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:

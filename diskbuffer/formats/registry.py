@@ -41,7 +41,7 @@ def find(name: str) -> Format:
     """Return a format by its name; an InputError where there is none such."""
     if name in OURS:
         module, _, attribute = OURS[name].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
+        entry = getattr(importlib.import_module(module), attribute)
     else:
         points = [point for point in entry_points(group=GROUP) if point.name == name]
         if not points:
@@ -49,7 +49,7 @@ def find(name: str) -> Format:
             raise InputError(
                 f"there is no format {name!r}{f' (did you mean {near[0]!r}?)' if near else ''}. There are {', '.join(names())}"
             )
-        found = points[0].load()
-    if not isinstance(found, Format):
-        raise InputError(f"what is registered as the format {name!r} must be a diskbuffer.formats.Format, found {found!r}")
-    return found
+        entry = points[0].load()
+    if not isinstance(entry, Format):
+        raise InputError(f"what is registered as the format {name!r} must be a diskbuffer.formats.Format, found {entry!r}")
+    return entry

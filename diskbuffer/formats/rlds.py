@@ -44,7 +44,7 @@ class RLDSSource:
             raise InputError(f"last must be 'final' or 'step', found {last!r}")
         check_features(path)
         tfds = require("tensorflow_datasets", "tensorflow-datasets", "rlds", "reading RLDS")
-        self._path, self._given = path, last
+        self._path, self._last = path, last
         try:
             builder = tfds.builder_from_directory(path)
             features = builder.info.features
@@ -81,15 +81,15 @@ class RLDSSource:
 
     def _episode(self, number: int, steps: _Steps) -> EpisodeData:
         where = f"{self._path}: episode {number}"
-        if len(steps) < (1 if self._given == "step" else 2):
+        if len(steps) < (1 if self._last == "step" else 2):
             raise SourceError(f"{where} has {len(steps)} rows, and no step")
         end = steps.some(len(steps) - 1, len(steps))[0]
-        if self._given is None and np.any(end.get("reward", 0)):
+        if self._last is None and np.any(end.get("reward", 0)):
             raise SourceError(
                 f"{where} has a reward in its last row. If that row is a step like all others: {format_option('last', 'step')}; "
                 f"if it is only the final observation, as RLDS defines it: {format_option('last', 'final')}"
             )
-        n = len(steps) - (self._given != "step")
+        n = len(steps) - (self._last != "step")
         columns: dict[str, Rows] = {}
         for path, key in self._keys.items():
             column = self.contents.columns[path]
@@ -142,15 +142,15 @@ class _Rows:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
-        found = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
+        values = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
         for at, step in enumerate(self._steps.some(first, max(first, last))):
             value = np.asarray(_at(step, self._key) if self._picture is None else self._decoded(_at(step, self._key)))
             if value.shape != self.shape[1:] or value.dtype != self.dtype:
                 raise SourceError(
                     f"{'/'.join(self._key)} should be {self.dtype}{list(self.shape[1:])}, and is {value.dtype}{list(value.shape)}"
                 )
-            found[at] = value
-        return found
+            values[at] = value
+        return values
 
     def _decoded(self, encoded: Any) -> Any:
         """Return a picture, which is decoded once its header says that it has the right size."""
@@ -184,14 +184,14 @@ def _undecoded(tfds: Any, feature: Any) -> dict[str, Any]:
 
     Those in sequences within a step are not among them, as it has no way to leave these encoded.
     """
-    found: dict[str, Any] = {}
+    decoders: dict[str, Any] = {}
     for name, inner in feature.items():
         plain = inner.feature if isinstance(inner, tfds.features.Dataset) else inner  # the steps are a Dataset
         if isinstance(plain, tfds.features.FeaturesDict):
-            found[name] = _undecoded(tfds, plain)
+            decoders[name] = _undecoded(tfds, plain)
         elif isinstance(plain, tfds.features.Image):
-            found[name] = tfds.decode.SkipDecoding()
-    return {name: inner for name, inner in found.items() if inner != {}}
+            decoders[name] = tfds.decode.SkipDecoding()
+    return {name: inner for name, inner in decoders.items() if inner != {}}
 
 
 def _leaves(feature: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -206,11 +206,11 @@ def _columns(leaves: Mapping[tuple[str, ...], Any], path: Path) -> dict[str, tup
     """Return where in a step each column is."""
     keys = [key for key, leaf in leaves.items() if key[0] not in _FLAGS and _is_array(leaf)]
     own = {name: path for name, path in _NAMED.items() if any(key[0] == name for key in keys)}
-    found = {path: key for key, path in column_paths(keys, own).items()}
-    obs = [at for at in found if is_observation(at)]
+    columns = {path: key for key, path in column_paths(keys, own).items()}
+    obs = [at for at in columns if is_observation(at)]
     if not obs:
         raise SourceError(f"{path} has no observations: its steps have {', '.join('/'.join(key) for key in leaves)}")
-    return found
+    return columns
 
 
 def _is_array(leaf: Any) -> bool:
@@ -220,16 +220,16 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _losses(features: Any, leaves: Mapping[tuple[str, ...], Any], texts: list[str]) -> dict[str, str]:
-    found = {}
+    lost = {}
     if texts:
-        found["texts"] = f"{', '.join(texts)}: texts of steps; one of them can be the tag, with the option tag="
+        lost["texts"] = f"{', '.join(texts)}: texts of steps; one of them can be the tag, with the option tag="
     others = [key for key, leaf in leaves.items() if not _is_array(leaf) and np.dtype(leaf.np_dtype) != object]
     if others:
-        found["others"] = f"{', '.join('/'.join(key) for key in others)}: no arrays of one shape"
+        lost["others"] = f"{', '.join('/'.join(key) for key in others)}: no arrays of one shape"
     metadata = [name for name in features if name != "steps"]
     if metadata:
-        found["metadata"] = f"{', '.join(metadata)}: what is told of episodes"
-    return found
+        lost["metadata"] = f"{', '.join(metadata)}: what is told of episodes"
+    return lost
 
 
 def _text(steps: _Steps, key: list[str], where: str) -> str:

@@ -56,15 +56,15 @@ def check_features(path: Path) -> None:
         raise SourceError(f"{path} is no data set of TFDS, as its features.json cannot be read: {error}") from error
 
 
-def _check_keys(where: Path, told: dict[str, Any]) -> None:
+def _check_keys(where: Path, content: dict[str, Any]) -> None:
     for key in _OF_CLASSES:
-        name = told.get(key)
+        name = content.get(key)
         if isinstance(name, str) and name not in _CLASSES:
             known = ", ".join(sorted(one.rpartition(".")[2] for one in _CLASSES))
             raise SourceError(f"{where} names the class {name[:200]!r}, and only these of TFDS's own features are read: {known}")
-    if "names_file" in told:
+    if "names_file" in content:
         raise SourceError(f"{where} names a file of labels; TFDS writes them beside it")
-    for key in told:
+    for key in content:
         if os.path.isabs(key) or ".." in key.split("/"):  # part of the names of files with labels
             raise SourceError(f"{where} has a feature of the name {key[:200]!r}, which would lead to files elsewhere")
 

@@ -42,16 +42,16 @@ class Joined:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
-        found = []
+        blocks = []
         number = int(np.searchsorted(self._ends, first, side="right"))
         while first < last:
             start = int(self._ends[number]) - self._parts[number].shape[0]
             end = min(last, int(self._ends[number]))
-            found.append(np.asarray(self._parts[number][first - start : end - start]))
+            blocks.append(np.asarray(self._parts[number][first - start : end - start]))
             first, number = end, number + 1
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate(found) if found else np.zeros((0, *self.shape[1:]), self.dtype)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.zeros((0, *self.shape[1:]), self.dtype)
 
 
 class Shaped:
@@ -63,8 +63,8 @@ class Shaped:
         self.dtype = rows.dtype
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
-        found = np.asarray(self._rows[rows])
-        return found.reshape(len(found), *self.shape[1:])
+        values = np.asarray(self._rows[rows])
+        return values.reshape(len(values), *self.shape[1:])
 
 
 class Repeated:

@@ -70,9 +70,9 @@ class SB3Source:
 
     def _columns(self, env: int) -> dict[str, Rows]:
         buffer = self._buffer
-        found = {name: Shaped(self._ring(now, env), shape) for name, (now, _, shape) in self._obs.items()}
+        obs = {name: Shaped(self._ring(now, env), shape) for name, (now, _, shape) in self._obs.items()}
         action = Shaped(self._ring(buffer.actions, env), _shape(buffer.action_space, buffer.actions))
-        return {**found, "action": action, "reward": self._ring(buffer.rewards, env)}
+        return {**obs, "action": action, "reward": self._ring(buffer.rewards, env)}
 
     def _ring(self, array: npt.NDArray[Any], env: int) -> Rows:
         return Joined([Part(array[:, env], first, last) for first, last in self._order])
@@ -119,21 +119,21 @@ class SB3Source:
 def _loaded(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            found = pickle.load(file)
+            buffer = pickle.load(file)
     except FileNotFoundError:
         raise SourceError(f"there is no file {path}") from None
     except Exception as error:
         raise SourceError(f"{path} cannot be read as a pickle of Stable-Baselines3: {type(error).__name__}: {error}") from error
     from stable_baselines3.common.buffers import ReplayBuffer
 
-    if not isinstance(found, ReplayBuffer):
-        raise SourceError(f"{path} has a {type(found).__name__}, and should have a ReplayBuffer of Stable-Baselines3")
-    if not hasattr(found, "timeouts"):  # before version 1.3
-        found.timeouts = np.zeros_like(found.dones)
-    missing = [name for name in ("observations", "actions", "rewards", "dones", "pos", "full") if not hasattr(found, name)]
+    if not isinstance(buffer, ReplayBuffer):
+        raise SourceError(f"{path} has a {type(buffer).__name__}, and should have a ReplayBuffer of Stable-Baselines3")
+    if not hasattr(buffer, "timeouts"):  # before version 1.3
+        buffer.timeouts = np.zeros_like(buffer.dones)
+    missing = [name for name in ("observations", "actions", "rewards", "dones", "pos", "full") if not hasattr(buffer, name)]
     if missing:
-        raise SourceError(f"{path}: its {type(found).__name__} has no {', '.join(missing)}")
-    return found
+        raise SourceError(f"{path}: its {type(buffer).__name__} has no {', '.join(missing)}")
+    return buffer
 
 
 def _shape(space: Any, array: npt.NDArray[Any]) -> tuple[int, ...]:

@@ -82,13 +82,13 @@ class StoreSource:
             return known
         if isinstance(columns, str):
             raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-        wanted = {*_ALWAYS}
+        chosen = {*_ALWAYS}
         for name in columns:
-            found = [path for path in known if path == name or path.startswith(f"{name}/")]
-            if not found:
+            paths = [path for path in known if path == name or path.startswith(f"{name}/")]
+            if not paths:
                 raise InputError(f"there is no column {name!r}; there are {', '.join(known)}")
-            wanted.update(found)
-        return {name: column for name, column in known.items() if name in wanted}
+            chosen.update(paths)
+        return {name: column for name, column in known.items() if name in chosen}
 
     @property
     def contents(self) -> Contents:
@@ -118,9 +118,9 @@ class StoreSource:
         numbers = np.stack([table.stream, table.start, table.length], axis=1).tolist()
         columns = {path: str(column) for path, column in self._columns.items()}
         about = [info.environment, info.metadata, info.n_envs, info.frame_stack, info.padding, info.tags]
-        told = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest("row_checksum", final=True)]
+        facts = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest("row_checksum", final=True)]
         self._derived = self._digests()
-        return hashlib.sha256(json.dumps([*told, self._derived]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([*facts, self._derived]).encode()).hexdigest()
 
     def _digests(self) -> dict[str, str]:
         """Return a digest of the values of each derived column, which change, as those that were recorded do not."""
@@ -173,12 +173,12 @@ class StoreSource:
         stack, frames = self._reader.stack(start), self.info.frame_stack
         if len(stack) == 1:
             return {}
-        found = {}
+        prefix = {}
         for path in filter(is_observation, self._columns):
             rows = self.read(path, stack)
             made_up = rows[:1] if self.info.padding == "first" else np.zeros_like(rows[:1])
-            found[path] = np.concatenate([*[made_up] * (frames - len(stack)), rows[:-1]])
-        return found
+            prefix[path] = np.concatenate([*[made_up] * (frames - len(stack)), rows[:-1]])
+        return prefix
 
     def read(self, path: str, steps: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Read rows of a column by the ids of their steps, (n, ...).

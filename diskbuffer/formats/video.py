@@ -33,12 +33,12 @@ class MovieWriter:
         film = self._path / ".part.mp4"
         with film.open("wb") as file:
             write_mp4(file, _pictures(episode.columns[self._column]), self._fps)
-        told = describe_episode(episode)
+        description = describe_episode(episode)
         if "reward" in episode.columns:
             rewards = np.asarray(episode.columns["reward"][: episode.steps])
-            told |= {"return": np.sum(rewards, axis=0, dtype=np.float64).tolist(), "rewards": rewards.tolist()}
+            description |= {"return": np.sum(rewards, axis=0, dtype=np.float64).tolist(), "rewards": rewards.tolist()}
         os.replace(film, self._path / f"{self.held:06}.mp4")
-        write_json(self._path / f"{self.held:06}.json", {**told, "column": self._column, "fps": self._fps})
+        write_json(self._path / f"{self.held:06}.json", {**description, "column": self._column, "fps": self._fps})
         self.held += 1
 
     def finish(self) -> None:
@@ -74,9 +74,9 @@ def _write(path: Path, contents: Contents, *, column: str | None = None, fps: fl
 
 def _losses(contents: Contents, *, column: str | None = None, **_: Any) -> Mapping[str, str]:
     shown = _column(contents, column)
-    found = {"pictures": f"{shown}: H.264 is not exact"}
+    lost = {"pictures": f"{shown}: H.264 is not exact"}
     others = [path for path in contents.columns if path not in (shown, "reward", *BUILT_IN)]
-    return {**found, "columns": f"{', '.join(others)}: no part of a movie"} if others else found
+    return {**lost, "columns": f"{', '.join(others)}: no part of a movie"} if others else lost
 
 
 VIDEO = Format("video", "an MP4 and a JSON of each episode", write=_write, losses=_losses)

@@ -44,8 +44,8 @@ class ShardWriter:
         """Add one episode to the shard."""
         if self._tar is None:
             self._tar = tarfile.open(self._part, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed by `_complete`
-        key, told = f"{self.held:08}", strict_json.dumps(describe_episode(episode)).encode()
-        self._add(f"{key}.json", io.BytesIO(told), len(told))
+        key, description = f"{self.held:08}", strict_json.dumps(describe_episode(episode)).encode()
+        self._add(f"{key}.json", io.BytesIO(description), len(description))
         for column, rows in episode.columns.items():
             file = io.BufferedReader(_Npy(rows))
             self._add(f"{key}.{column.replace('/', '.')}.npy", file, _header(rows)[1])
@@ -109,8 +109,8 @@ def _npy_blocks(rows: Rows) -> Iterator[bytes]:
 def _header(rows: Rows) -> tuple[bytes, int]:
     """Return the header of a ``.npy`` file, and the size of all of it."""
     file = io.BytesIO()
-    told = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": tuple(rows.shape)}
-    np.lib.format.write_array_header_1_0(file, told)
+    header = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": tuple(rows.shape)}
+    np.lib.format.write_array_header_1_0(file, header)
     return file.getvalue(), len(file.getvalue()) + math.prod(rows.shape) * rows.dtype.itemsize
 
 

@@ -103,13 +103,13 @@ class _D4rl:
 
     def _arrays(self, root: Node) -> tuple[dict[str, Rows], list[str]]:
         """Return the columns of all steps, and the names of arrays that are none."""
-        found: dict[Keys, Rows] = {}
+        arrays: dict[Keys, Rows] = {}
         left = []
         for keys, node in root.arrays():
             if keys[0] == "metadata" or keys == ("next_observations",):
                 continue
             name = "/".join(keys)
-            if not node.found.shape or node.found.shape[0] != self._steps or not holds(np.dtype(node.found.dtype)):
+            if not node.handle.shape or node.handle.shape[0] != self._steps or not holds(np.dtype(node.handle.dtype)):
                 if name in _NEEDED:
                     raise SourceError(f"{self._file.path}: {name} should have {counted(self._steps, 'row')} of numbers")
                 left.append(name)
@@ -119,14 +119,14 @@ class _D4rl:
                 rows = Shaped(rows, ())
             if name in ("rewards", "terminals", "timeouts") and rows.shape != (self._steps,):
                 raise SourceError(f"{self._file.path}: {name} has the shape {list(rows.shape)}, and should have a value a step")
-            found[keys] = rows
-        return {path: found[keys] for keys, path in column_paths(found, _NAMED).items()}, left
+            arrays[keys] = rows
+        return {path: arrays[keys] for keys, path in column_paths(arrays, _NAMED).items()}, left
 
     def _find_ends(self, timeouts: Rows | None, most: int | None, by_terminals: bool) -> npt.NDArray[np.int64]:
         """Return the row after each episode's last."""
         if not self._steps:
             raise SourceError(f"{self._file.path} has no steps")
-        found = []
+        blocks = []
         for first in range(0, self._steps, _BLOCK):
             last = min(first + _BLOCK, self._steps)
             over = np.zeros(last - first, bool)
@@ -134,8 +134,8 @@ class _D4rl:
                 over |= np.asarray(self._rows[f"{FLAGS}terminals"][first:last]).astype(bool)
             if timeouts is not None:
                 over |= np.asarray(timeouts[first:last]).astype(bool)
-            found.append(first + 1 + np.flatnonzero(over))
-        ends = np.concatenate([*found, np.array([self._steps])])
+            blocks.append(first + 1 + np.flatnonzero(over))
+        ends = np.concatenate([*blocks, np.array([self._steps])])
         ends = np.unique(ends).astype(np.int64)
         if most:
             starts = np.concatenate([[0], ends[:-1]])
@@ -186,16 +186,16 @@ class _D4rl:
 
 def _single(node: Node) -> Any:
     """Return a text or a number; None where it is something else."""
-    found = node.found
-    if found.shape not in ((), (1,)) or found.is_virtual or found.external or found.dtype.itemsize > _MOST_TEXT:
+    dataset = node.handle
+    if dataset.shape not in ((), (1,)) or dataset.is_virtual or dataset.external or dataset.dtype.itemsize > _MOST_TEXT:
         return None
-    if holds(np.dtype(found.dtype)):
+    if holds(np.dtype(dataset.dtype)):
         node.rows()  # which checks it
         with node.file.errors(node.name):
-            return np.ravel(found[()])[0].item()
+            return np.ravel(dataset[()])[0].item()
     with node.file.errors(node.name):
         node.check_chunks()
-        value = np.ravel(found[()])[0]
+        value = np.ravel(dataset[()])[0]
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         return text if isinstance(text, str) and len(text) <= _MOST_TEXT else None
 

@@ -92,23 +92,23 @@ class Node:
         Its path in the file, for messages.
     """
 
-    def __init__(self, file: Hdf5File, found: Any, name: str) -> None:
-        self.file, self.found, self.name = file, found, name
+    def __init__(self, file: Hdf5File, handle: Any, name: str) -> None:
+        self.file, self.handle, self.name = file, handle, name
 
     @property
     def is_group(self) -> bool:
         """Whether it is a group."""
-        return isinstance(self.found, self.file.h5py.Group)
+        return isinstance(self.handle, self.file.h5py.Group)
 
     @property
     def is_array(self) -> bool:
         """Whether it is an array."""
-        return isinstance(self.found, self.file.h5py.Dataset)
+        return isinstance(self.handle, self.file.h5py.Dataset)
 
     def names(self) -> list[str]:
         """Return the names of what is in a group."""
         with self.file.errors(self.name or "/"):
-            return [str(name) for name in self.found] if self.is_group else []
+            return [str(name) for name in self.handle] if self.is_group else []
 
     def get(self, name: str) -> Node | None:
         """Return what has a name in a group; None where there is nothing. A SourceError where it is a link."""
@@ -117,32 +117,32 @@ class Node:
         if path.count("/") > MOST_LEVELS:
             raise SourceError(f"{self.file.path}: groups are nested in more than {MOST_LEVELS} levels at {path[:200]}")
         with self.file.errors(path):
-            if not self.is_group or "/" in name or name not in self.found:
-                link = self.found.get(name, getlink=True) if self.is_group and "/" not in name else None
+            if not self.is_group or "/" in name or name not in self.handle:
+                link = self.handle.get(name, getlink=True) if self.is_group and "/" not in name else None
                 if not isinstance(link, h5py.SoftLink | h5py.ExternalLink):
                     return None
-            link = self.found.get(name, getlink=True)
+            link = self.handle.get(name, getlink=True)
             if not isinstance(link, h5py.HardLink):
                 to = getattr(link, "filename", None)
                 raise SourceError(
                     f"{self.file.path}: {path} is a link{f' to another file, {to!r}' if to else ''}; links are not followed: "
                     "copy what it leads to into the file"
                 )
-            return Node(self.file, self.found[name], path)
+            return Node(self.file, self.handle[name], path)
 
     def group(self, name: str) -> Node:
         """Return a group in a group; a SourceError where there is none."""
-        found = self.get(name)
-        if found is None or not found.is_group:
+        node = self.get(name)
+        if node is None or not node.is_group:
             raise SourceError(f"{self.file.path} has no group {self.name}/{name}")
-        return found
+        return node
 
     def array(self, name: str) -> Hdf5Rows:
         """Return an array in a group; a SourceError where there is none, or it is none that a column can hold."""
-        found = self.get(name)
-        if found is None or not found.is_array:
+        node = self.get(name)
+        if node is None or not node.is_array:
             raise SourceError(f"{self.file.path} has no array {self.name}/{name}")
-        return found.rows()
+        return node.rows()
 
     def rows(self) -> Hdf5Rows:
         """Return an array, checked; a SourceError where it is none that a column can hold."""
@@ -173,16 +173,16 @@ class Node:
 
         HDF5 inflates all of it, and takes what it needs. Only chunks that could become large are inflated here, too, once.
         """
-        if self.name in self.file.inflated or not self.found.chunks:
+        if self.name in self.file.inflated or not self.handle.chunks:
             return
-        array, properties = self.found.id, self.found.id.get_create_plist()
+        array, properties = self.handle.id, self.handle.id.get_create_plist()
         filters = [properties.get_filter(n)[0] for n in range(properties.get_nfilters())]
         fits = True
         if _DEFLATE in filters:
             fits = sum(number not in _NO_COMPRESSORS for number in filters) == 1  # else it is compressed twice
             large: list[Any] = []
             array.chunk_iter(lambda one: large.append(one.chunk_offset) if one.size > MOST_INFLATED // _MOST_RATIO else None)
-            raw = math.prod(self.found.chunks) * self.found.dtype.itemsize + 4  # of a checksum
+            raw = math.prod(self.handle.chunks) * self.handle.dtype.itemsize + 4  # of a checksum
             for offset in large if fits else ():
                 skipped, data = array.read_direct_chunk(offset)
                 fits = fits and (bool(skipped) or len(zlib.decompressobj().decompress(data, raw + 1)) <= raw)
@@ -195,17 +195,17 @@ class Node:
     def attributes(self) -> list[str]:
         """Return the names of attributes."""
         with self.file.errors(f"attributes of {self.name or '/'}"):
-            return [str(name) for name in self.found.attrs]
+            return [str(name) for name in self.handle.attrs]
 
     def attribute(self, name: str) -> Any:
         """Return an attribute: text, a number, an array; None where there is none."""
         with self.file.errors(f"attribute {name!r} of {self.name or '/'}"):
-            if name not in self.found.attrs:
+            if name not in self.handle.attrs:
                 return None
-            size = self.found.attrs.get_id(name).get_storage_size()
+            size = self.handle.attrs.get_id(name).get_storage_size()
             if size > MOST_ATTRIBUTE:
                 raise SourceError(f"{self.file.path}: attribute {name!r} of {self.name} has {counted(size, 'byte')}")
-            value = self.found.attrs[name]
+            value = self.handle.attrs[name]
             if isinstance(value, bytes):
                 return value.decode(errors="replace")
             return value.item() if isinstance(value, np.generic) else value
@@ -233,32 +233,34 @@ class Hdf5Rows:
     def __init__(self, node: Node) -> None:
         self.node = node
         with node.file.errors(node.name):
-            found = node.found
-            self.shape: tuple[int, ...] = tuple(found.shape or ())
-            self.dtype: np.dtype[Any] = np.dtype(found.dtype).newbyteorder("=")
-            self._check(found)
+            dataset = node.handle
+            self.shape: tuple[int, ...] = tuple(dataset.shape or ())
+            self.dtype: np.dtype[Any] = np.dtype(dataset.dtype).newbyteorder("=")
+            self._check(dataset)
 
-    def _check(self, found: Any) -> None:
+    def _check(self, dataset: Any) -> None:
         def refuse(why: str) -> SourceError:
             return SourceError(f"{self.node.file.path}: {self.node.name} {why}")
 
-        if found.is_virtual or found.external:
+        if dataset.is_virtual or dataset.external:
             raise refuse("lies in other files, and only what is in the file itself is read")
         if not holds(self.dtype):
             raise refuse(f"is of the dtype {self.dtype}, and a column holds booleans and numbers")
         declared = math.prod(self.shape) * self.dtype.itemsize
-        if not declared or found.shape is None:
+        if not declared or dataset.shape is None:
             return
-        if found.chunks:
-            if math.prod(found.chunks) * self.dtype.itemsize > MOST_CHUNK:
-                raise refuse(f"has chunks of {list(found.chunks)}, of more than {MOST_CHUNK // 1024**2} MiB")
-            wanted = math.prod(-(-n // chunk) for n, chunk in zip(self.shape, found.chunks, strict=True))
-            there = found.id.get_num_chunks() if found.id.get_storage_size() else 0
-            if there < wanted:
-                raise refuse(f"has the shape {list(self.shape)}, and {there} of the {counted(wanted, 'chunk')} that this takes")
+        if dataset.chunks:
+            if math.prod(dataset.chunks) * self.dtype.itemsize > MOST_CHUNK:
+                raise refuse(f"has chunks of {list(dataset.chunks)}, of more than {MOST_CHUNK // 1024**2} MiB")
+            expected = math.prod(-(-n // chunk) for n, chunk in zip(self.shape, dataset.chunks, strict=True))
+            allocated = dataset.id.get_num_chunks() if dataset.id.get_storage_size() else 0
+            if allocated < expected:
+                raise refuse(
+                    f"has the shape {list(self.shape)}, and {allocated} of the {counted(expected, 'chunk')} that this takes"
+                )
             self.node.check_chunks()
         else:
-            stored = found.id.get_storage_size()
+            stored = dataset.id.get_storage_size()
             if stored < declared or stored > self.node.file.bytes:
                 raise refuse(
                     f"has the shape {list(self.shape)}, which is {declared} bytes, and of these {stored} are in the file"
@@ -269,7 +271,7 @@ class Hdf5Rows:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         with self.node.file.errors(self.node.name):
-            return np.asarray(self.node.found[rows]).astype(self.dtype, copy=False)
+            return np.asarray(self.node.handle[rows]).astype(self.dtype, copy=False)
 
     @property
     def column(self) -> Column:

@@ -61,10 +61,10 @@ def read(path: Path) -> Source:
 
 def instruction(problem_info: Any) -> str:
     """Return the instruction of a task, which is a text, or a list of its pieces."""
-    found = problem_info.get("language_instruction") if isinstance(problem_info, dict) else None
-    if isinstance(found, list) and all(isinstance(piece, str) for piece in found):
-        found = "".join(found)
-    return found.strip().strip('"') if isinstance(found, str) else ""
+    text = problem_info.get("language_instruction") if isinstance(problem_info, dict) else None
+    if isinstance(text, list) and all(isinstance(piece, str) for piece in text):
+        text = "".join(text)
+    return text.strip().strip('"') if isinstance(text, str) else ""
 
 
 LIBERO = Format("libero", "LIBERO's HDF5: a file, or a suite's directory", read)

@@ -38,21 +38,21 @@ def read(path: Path) -> Source:
     """
     file = Hdf5File(path, "hdf5")
     try:
-        noted = _noted(path.with_suffix(".json"))
+        sidecar = _sidecar(path.with_suffix(".json"))
         names = numbered(file, file.root, "traj_")
         trajectories = [Trajectory(file, (name,), "", number) for number, name in names]
-        episodes = _episodes(path, noted, trajectories)
+        episodes = _episodes(path, sidecar, trajectories)
         seeds = {number: one.get("episode_seed") for number, one in episodes.items()}
         seeded = bool(seeds) and all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in seeds.values())
         constant, differing = _constants(list(episodes.values()), seeded)
-        fields = {name: value for name, value in noted.items() if name != "episodes"}
+        fields = {name: value for name, value in sidecar.items() if name != "episodes"}
         metadata, losses = fitting("maniskill", {**fields, **({"each_episode": constant} if constant else {})})
         if differing:
             losses["episode_metadata"] = (
                 f"of an episode's metadata a store holds the seed, and these are left out: {', '.join(differing)}"
             )
         losses |= not_read([(file.root, [name for _, name in names])])
-        info = noted.get("env_info")
+        info = sidecar.get("env_info")
         name = info.get("env_id") if isinstance(info, dict) else None
 
         def arrays(one: Trajectory) -> tuple[dict[str, Rows], set[str]]:
@@ -63,7 +63,7 @@ def read(path: Path) -> Source:
             arrays,
             _ends,
             environment={"id": name[:500]} if isinstance(name, str) else None,
-            metadata=metadata if noted else None,
+            metadata=metadata if sidecar else None,
             losses=losses,
         )
     except BaseException:
@@ -81,42 +81,42 @@ def _arrays(trajectory: Trajectory, seed: int | None) -> tuple[dict[str, Rows], 
     beside = f"obs/{_STATES}_" if any(keys[:2] == ("obs", _STATES) for keys in of) else f"obs/{_STATES}"
     own = {**_NAMED, "obs": "obs/state" if with_states and ("obs",) in of else "obs", _STATES: beside}
     paths = column_paths(of, own, taken=("episode",))
-    found = {paths[keys]: rows for keys, rows in of.items()}
-    if seed is not None and "action" in found and found["action"].shape:
-        found[SEED] = Repeated(np.asarray(seed, np.uint64), found["action"].shape[0])
-    return found, left
+    columns = {paths[keys]: rows for keys, rows in of.items()}
+    if seed is not None and "action" in columns and columns["action"].shape:
+        columns[SEED] = Repeated(np.asarray(seed, np.uint64), columns["action"].shape[0])
+    return columns, left
 
 
-def _ends(found: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
-    return last_of(found.get(f"{FLAGS}terminated"), steps), last_of(found.get(f"{FLAGS}truncated"), steps)
+def _ends(columns: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
+    return last_of(columns.get(f"{FLAGS}terminated"), steps), last_of(columns.get(f"{FLAGS}truncated"), steps)
 
 
-def _noted(path: Path) -> dict[str, Any]:
+def _sidecar(path: Path) -> dict[str, Any]:
     """Return what the file beside says; nothing where there is none."""
     if not is_file_beside(path.parent, path.name):
         return {}
     try:
         if path.stat().st_size > _MOST_JSON:
             raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {_MOST_JSON} is the most that is read")
-        found = json.loads(path.read_text())
+        sidecar = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("episodes", []), list):
+    if not isinstance(sidecar, dict) or not isinstance(sidecar.get("episodes", []), list):
         raise SourceError(f"{path} is not what ManiSkill writes: expected an object with a list of episodes")
-    return found
+    return sidecar
 
 
-def _episodes(path: Path, noted: Mapping[str, Any], trajectories: list[Trajectory]) -> dict[int, dict[str, Any]]:
+def _episodes(path: Path, sidecar: Mapping[str, Any], trajectories: list[Trajectory]) -> dict[int, dict[str, Any]]:
     """Return what is noted of the episodes, by number."""
-    if "episodes" not in noted:
+    if "episodes" not in sidecar:
         return {}
-    found = {
-        one["episode_id"]: one for one in noted["episodes"] if isinstance(one, dict) and isinstance(one.get("episode_id"), int)
+    episodes = {
+        one["episode_id"]: one for one in sidecar["episodes"] if isinstance(one, dict) and isinstance(one.get("episode_id"), int)
     }
-    missing = [one.number for one in trajectories if one.number not in found]
+    missing = [one.number for one in trajectories if one.number not in episodes]
     if missing:
         raise SourceError(f"{path.with_suffix('.json')} has no episode {missing[0]}, and {path} has")
-    return {one.number: found[one.number] for one in trajectories}
+    return {one.number: episodes[one.number] for one in trajectories}
 
 
 def _constants(episodes: list[dict[str, Any]], seeded: bool) -> tuple[dict[str, Any], list[str]]:
@@ -136,11 +136,11 @@ def _constants(episodes: list[dict[str, Any]], seeded: bool) -> tuple[dict[str, 
 
 def _is_seed_alone(episode: Mapping[str, Any]) -> bool:
     """Tell whether an episode was reset with its seed, and with nothing else."""
-    given = episode.get("reset_kwargs")
-    if not isinstance(given, dict):
-        return not given
-    seed = given.get("seed")
-    return not any(value for name, value in given.items() if name != "seed") and seed in (
+    options = episode.get("reset_kwargs")
+    if not isinstance(options, dict):
+        return not options
+    seed = options.get("seed")
+    return not any(value for name, value in options.items() if name != "seed") and seed in (
         None,
         episode.get("episode_seed"),
         [episode.get("episode_seed")],

@@ -87,20 +87,20 @@ def arrays(trajectory: Trajectory, *, check: bool = True) -> tuple[dict[str, Row
     """Return the arrays of a demonstration, and the names of what is left out."""
     of, left = arrays_in(trajectory.group)
     paths = column_paths([keys for keys in of if keys[0] != _NEXT], _NAMED)
-    found = {path: of[keys] for keys, path in paths.items()}
+    columns = {path: of[keys] for keys, path in paths.items()}
     following = {keys[1:]: rows for keys, rows in of.items() if keys[0] == _NEXT}
     if following:
         for keys, path in paths.items():
             if is_observation(path):
                 if keys[1:] not in following:
                     raise SourceError(f"{trajectory.where} has {path!r}, and no next observations of it")
-                found[path] = Following(found[path], following.pop(keys[1:]), f"{trajectory.where}: {path}", check=check)
-    return found, left | {"/".join((_NEXT, *keys)) for keys in following}
+                columns[path] = Following(columns[path], following.pop(keys[1:]), f"{trajectory.where}: {path}", check=check)
+    return columns, left | {"/".join((_NEXT, *keys)) for keys in following}
 
 
-def ends(found: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
+def ends(columns: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
     """Return the flags of a demonstration's last step: `dones` is all that there is."""
-    return last_of(found.get(f"{FLAGS}dones"), steps), False
+    return last_of(columns.get(f"{FLAGS}dones"), steps), False
 
 
 def environment_of(env_args: Any) -> dict[str, Any] | None:
@@ -117,24 +117,30 @@ def attribute_losses(trajectories: list[Trajectory], known: set[str]) -> dict[st
 
 def _language(demo: Node) -> str:
     """Return what a demonstration was told to do, as RoboCasa notes it."""
-    noted = demo.json("ep_meta")
-    language = noted.get("lang") if isinstance(noted, dict) else None
+    metadata = demo.json("ep_meta")
+    language = metadata.get("lang") if isinstance(metadata, dict) else None
     return language if isinstance(language, str) else ""
 
 
 def _masks(file: Hdf5File) -> dict[str, list[str]]:
     group = file.root.get("mask")
-    found = {}
+    masks = {}
     for name in group.names() if group is not None else ():
         node = group.get(name) if group is not None else None
-        if node is None or not node.is_array or node.found.dtype.kind not in "SO" or node.found.is_virtual or node.found.external:
+        if (
+            node is None
+            or not node.is_array
+            or node.handle.dtype.kind not in "SO"
+            or node.handle.is_virtual
+            or node.handle.external
+        ):
             raise SourceError(f"{file.path}: mask/{name} is no list of demonstrations")
-        if int(np.prod(node.found.shape or ())) * node.found.dtype.itemsize > file.bytes:
+        if int(np.prod(node.handle.shape or ())) * node.handle.dtype.itemsize > file.bytes:
             raise SourceError(f"{file.path}: mask/{name} has more demonstrations than the file can have")
         with file.errors(f"mask/{name}"):
             node.check_chunks()
-            found[name] = [one.decode() if isinstance(one, bytes) else str(one) for one in np.ravel(node.found[()])]
-    return found
+            masks[name] = [one.decode() if isinstance(one, bytes) else str(one) for one in np.ravel(node.handle[()])]
+    return masks
 
 
 ROBOMIMIC = Format("robomimic", "robomimic's HDF5: demonstrations", read)

@@ -41,9 +41,9 @@ class Sink:
         """Return the place."""
         return self._at
 
-    def write(self, given: Any) -> int:
+    def write(self, buffer: Any) -> int:
         """Write at the place, or keep in memory what cannot be written."""
-        data = bytes(given)
+        data = bytes(buffer)
         done = 0
         while done < len(data) and self._error is None:
             try:
@@ -70,8 +70,8 @@ class Sink:
 
     def read(self, size: int = -1) -> bytes:
         """Return bytes from the place on. h5py knows a file by this, and reads with `readinto`."""
-        found = bytearray(max(0, self._size - self._at) if size < 0 else size)
-        return bytes(found[: self.readinto(found)])
+        buffer = bytearray(max(0, self._size - self._at) if size < 0 else size)
+        return bytes(buffer[: self.readinto(buffer)])
 
     def truncate(self, size: int | None = None) -> int:
         """Cut the file, or make it longer."""

@@ -93,12 +93,12 @@ class TrajectorySource:
         self._steps: list[int] = []
         left: set[str] = set()
         for number, trajectory in enumerate(trajectories):
-            found, steps, others = self._arrays(trajectory)
+            columns, steps, others = self._arrays(trajectory)
             left |= others
             if number == 0:
-                self._columns = {path: _column(rows, path, trajectory) for path, rows in found.items()}
-                self._final = all(rows.shape[0] > steps for path, rows in found.items() if is_observation(path))
-            left |= found.keys() ^ self._columns.keys()
+                self._columns = {path: _column(rows, path, trajectory) for path, rows in columns.items()}
+                self._final = all(rows.shape[0] > steps for path, rows in columns.items() if is_observation(path))
+            left |= columns.keys() ^ self._columns.keys()
             self._steps.append(steps)
         for path in left & self._columns.keys():
             if is_observation(path) or path.split("/")[0] in ("action", "reward"):
@@ -122,9 +122,9 @@ class TrajectorySource:
 
     def _arrays(self, trajectory: Trajectory) -> tuple[dict[str, Rows], int, set[str]]:
         """Return an episode's columns, its steps, and the names of what is none."""
-        found, left = self._read(trajectory)
-        actions = [rows for path, rows in found.items() if path == "action" or path.startswith("action/")]
-        if not actions or not any(is_observation(path) for path in found):
+        columns, left = self._read(trajectory)
+        actions = [rows for path, rows in columns.items() if path == "action" or path.startswith("action/")]
+        if not actions or not any(is_observation(path) for path in columns):
             what = "observations" if actions else "actions"
             raise SourceError(
                 f"{trajectory.where} has no {what}; files of states alone are made whole by the format's own scripts"
@@ -133,7 +133,7 @@ class TrajectorySource:
         if steps < 1:
             raise SourceError(f"{trajectory.where} has no steps")
         kept: dict[str, Rows] = {}
-        for path, rows in found.items():
+        for path, rows in columns.items():
             length = rows.shape[0] if rows.shape else -1
             if length == steps or (is_observation(path) and length == steps + 1):
                 kept[path] = rows
@@ -148,9 +148,9 @@ class TrajectorySource:
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes, in the order of their numbers."""
         for trajectory, steps in zip(self._trajectories[first:], self._steps[first:], strict=True):
-            found, _, _ = self._arrays(trajectory)
-            columns = {path: rows for path, rows in found.items() if path in self._columns}
-            for flag, value in zip(("terminated", "truncated"), self._ends(found, steps), strict=True):
+            arrays, _, _ = self._arrays(trajectory)
+            columns = {path: rows for path, rows in arrays.items() if path in self._columns}
+            for flag, value in zip(("terminated", "truncated"), self._ends(arrays, steps), strict=True):
                 columns[flag] = last_only(value, steps)
             yield EpisodeData(columns, steps, trajectory.tag)
 
@@ -180,18 +180,18 @@ class Following:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self._steps + 1)
-        found = np.asarray(self._rows[first : min(last, self._steps)])
-        if self._check and len(found) > 1:
-            following = np.asarray(self._following[first : first + len(found) - 1])
-            if following.tobytes() != found[1:].tobytes():
+        values = np.asarray(self._rows[first : min(last, self._steps)])
+        if self._check and len(values) > 1:
+            following = np.asarray(self._following[first : first + len(values) - 1])
+            if following.tobytes() != values[1:].tobytes():
                 raise LossError(
                     f"{self._where}: next observations are not those that come after, in rows {first} to {last}; a "
                     f"store has one of both. To go by the observations: {format_option('next_obs', 'last')}"
                 )
         if last > self._steps:
             end = np.asarray(self._following[self._steps - 1 : self._steps])
-            found = np.concatenate([found, end]) if first < last else found
-        return found
+            values = np.concatenate([values, end]) if first < last else values
+        return values
 
 
 def last_only(value: bool, steps: int) -> npt.NDArray[np.bool_]:
@@ -208,14 +208,14 @@ def last_of(rows: Rows | None, steps: int) -> bool:
 
 def arrays_in(group: Node) -> tuple[dict[Keys, Rows], set[str]]:
     """Return the arrays in a group that have rows of numbers, and the names of those that have not."""
-    found: dict[Keys, Rows] = {}
+    arrays: dict[Keys, Rows] = {}
     left = set()
     for keys, node in group.arrays():
-        if node.found.shape and holds(np.dtype(node.found.dtype)):
-            found[keys] = node.rows()
+        if node.handle.shape and holds(np.dtype(node.handle.dtype)):
+            arrays[keys] = node.rows()
         else:
             left.add("/".join(keys))
-    return found, left
+    return arrays, left
 
 
 def numbered(file: Hdf5File, group: Node, prefix: str) -> list[tuple[int, str]]:

@@ -34,39 +34,39 @@ def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
 def to_arrow(values: npt.NDArray[Any]) -> Any:
     """Return rows, (n, ...), as an array of `arrow_type`."""
     pa = pyarrow()
-    found, shape = pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1:]
+    array, shape = pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1:]
     if shape == (1,):
-        return found
+        return array
     if len(shape) == 1:
-        return pa.FixedSizeListArray.from_arrays(found, shape[0])
+        return pa.FixedSizeListArray.from_arrays(array, shape[0])
     for axis in range(len(shape) - 1, -1, -1):
         count = len(values) * math.prod(shape[:axis])
-        found = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * shape[axis]), found)
-    return found
+        array = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * shape[axis]), array)
+    return array
 
 
-def from_arrow(given: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+def from_arrow(array: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
     """Return an array of `arrow_type`, or of other kinds of lists, as rows, (n, *shape); a SourceError where it is none."""
     pa, compute = pyarrow(), pyarrow("pyarrow.compute")
-    found, lists = given, () if shape == (1,) else shape
-    if isinstance(found, pa.ExtensionArray):
-        found = found.storage
+    values, lists = array, () if shape == (1,) else shape
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
     for size in lists:
-        if not (pa.types.is_list(found.type) or pa.types.is_large_list(found.type) or pa.types.is_fixed_size_list(found.type)):
-            raise SourceError(f"{what}: expected {dtype}{list(shape)}, found {given.type}")
-        lengths = compute.list_value_length(found)
-        if found.null_count or not compute.all(compute.equal(lengths, size)).as_py():
+        if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type)):
+            raise SourceError(f"{what}: expected {dtype}{list(shape)}, found {array.type}")
+        lengths = compute.list_value_length(values)
+        if values.null_count or not compute.all(compute.equal(lengths, size)).as_py():
             raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows of other lengths")
-        found = found.flatten()
-    if found.null_count:
+        values = values.flatten()
+    if values.null_count:
         raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows without a value")
-    wanted = pa.from_numpy_dtype(np.dtype(dtype))
-    if found.type != wanted:
-        kind = found.type
+    expected = pa.from_numpy_dtype(np.dtype(dtype))
+    if values.type != expected:
+        kind = values.type
         try:
             if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
                 raise pa.ArrowInvalid("no numbers")
-            found = found.cast(wanted)
+            values = values.cast(expected)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SourceError(f"{what}: expected {dtype}, found {given.type}, which is not the same ({error})") from error
-    return as_numpy(found).astype(dtype, copy=False).reshape(len(given), *shape)
+            raise SourceError(f"{what}: expected {dtype}, found {array.type}, which is not the same ({error})") from error
+    return as_numpy(values).astype(dtype, copy=False).reshape(len(array), *shape)

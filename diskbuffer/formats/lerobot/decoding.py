@@ -98,8 +98,8 @@ def _pixels(frame: Any, pixels: Pixels, reformatter: Any) -> UInt8:
         return _plane(frame.planes[0], pixels)
     if not pixels.grey and kind == "gbrp":
         return np.stack([_plane(frame.planes[n], pixels) for n in (2, 0, 1)], axis=-1)
-    found: UInt8 = reformatter.reformat(frame, format="gray" if pixels.grey else "rgb24").to_ndarray()
-    return found
+    image: UInt8 = reformatter.reformat(frame, format="gray" if pixels.grey else "rgb24").to_ndarray()
+    return image
 
 
 def _plane(plane: Any, pixels: Pixels) -> npt.NDArray[np.uint8]:

@@ -73,13 +73,13 @@ def read_episodes(info: Info, videos: Sequence[str], n_envs: int) -> Episodes:
         stream = reader.of(STREAM) if STREAM in tables[0].names else np.zeros(len(length), np.int64)
         if len(stream) and not (stream.min() >= 0 and stream.max() < n_envs):
             raise SourceError(f"{tables[0].path}: streams must be from 0 to {n_envs - 1}, found {stream.min()} to {stream.max()}")
-        found = Episodes(length, chunk, file, row, file_rows, task, names, several, stream)
+        episodes = Episodes(length, chunk, file, row, file_rows, task, names, several, stream)
         for key in videos:
             seconds = reader.of(f"videos/{key}/from_timestamp", "float64")
             if not (np.isfinite(seconds).all() and (seconds >= 0).all() and (seconds < 1e9).all()):
                 raise SourceError(f"{tables[0].path}: episodes of {key!r} begin at times that are none")
-            found.videos[key] = reader.of(f"videos/{key}/chunk_index"), reader.of(f"videos/{key}/file_index"), seconds
-        return found
+            episodes.videos[key] = reader.of(f"videos/{key}/chunk_index"), reader.of(f"videos/{key}/file_index"), seconds
+        return episodes
     finally:
         for table in tables:
             table.close()
@@ -106,12 +106,12 @@ class _Reader:
 
     def of(self, name: str, dtype: str = "int64") -> npt.NDArray[Any]:
         """Return a column of numbers, of all tables."""
-        found = [
+        blocks = [
             from_arrow(block, dtype, (1,), f"{table.path}: {name!r}").reshape(-1)
             for table in self._tables
             for block in table.blocks(name, 0, _BLOCK, values=1, row_bytes=8)
         ]
-        return np.concatenate(found) if found else np.zeros(0, dtype)
+        return np.concatenate(blocks) if blocks else np.zeros(0, dtype)
 
     def tasks(self) -> tuple[Int64, list[str], bool]:
         """Return the number of each episode's task, the tasks, and whether an episode has several."""
@@ -125,8 +125,8 @@ class _Reader:
             if texts is None or not (pa.types.is_string(texts) or pa.types.is_large_string(texts)):
                 raise SourceError(f"{table.path}: 'tasks' must be lists of texts, found {kind}")
             for block in table.blocks("tasks", 0, _BLOCK, values=_MOST_TASKS, row_bytes=_TASK_BYTES):
-                for given in block.to_pylist():
-                    tasks = [given] if isinstance(given, str) else [one for one in given or [] if one is not None]
+                for value in block.to_pylist():
+                    tasks = [value] if isinstance(value, str) else [one for one in value or [] if one is not None]
                     several |= len(tasks) > 1
                     numbers.append(names.setdefault("; ".join(tasks), len(names)))
         return np.array(numbers, np.int64), list(names), several

@@ -63,14 +63,14 @@ class Feature:
         """Return numbers of LeRobot's shape, (n, ...), as rows of the column; a SourceError where they do not fit its dtype."""
         dtype = self.column.np_dtype
         if dtype.kind == "c":
-            found = np.ascontiguousarray(numbers).reshape(len(numbers), -1).view(dtype)
+            values = np.ascontiguousarray(numbers).reshape(len(numbers), -1).view(dtype)
         else:
-            found = numbers.astype(dtype, copy=False)
-            if dtype.kind in "iu" and not np.array_equal(found.astype(self.dtype), numbers):
+            values = numbers.astype(dtype, copy=False)
+            if dtype.kind in "iu" and not np.array_equal(values.astype(self.dtype), numbers):
                 raise SourceError(
                     f"{self.name!r} has numbers that are no {dtype}, and info.json says that its column is {self.column}"
                 )
-        return found.reshape(len(numbers), *self.column.shape)
+        return values.reshape(len(numbers), *self.column.shape)
 
     def described(self) -> dict[str, Any]:
         """Describe it as in info.json."""
@@ -83,7 +83,7 @@ class Feature:
 
 def planned(columns: Mapping[str, Column], pictures: str) -> list[Feature]:
     """Return the features that columns become; those that are pictures are of the dtype `pictures`: "video" or "image"."""
-    pixels = {path: found for path, column in columns.items() if (found := Pixels.of(path, column)) is not None}
+    pixels = {path: kind for path, column in columns.items() if (kind := Pixels.of(path, column)) is not None}
     names = feature_names([path for path in columns if path not in FLAGS], pixels)
     return [
         Feature(name, path, columns[path], pictures, _picture_shape(pixels[path], pictures), pixels[path])
@@ -114,7 +114,9 @@ def _written(column: Column) -> str:
 # To read
 
 
-def found(features: Mapping[str, Any], own: Mapping[str, Any], timestamps: bool, done: str) -> tuple[list[Feature], list[str]]:
+def column_features(
+    features: Mapping[str, Any], own: Mapping[str, Any], timestamps: bool, done: str
+) -> tuple[list[Feature], list[str]]:
     """Return the features of a data set that become columns, and the names of those that cannot.
 
     Parameters
@@ -155,14 +157,14 @@ def found(features: Mapping[str, Any], own: Mapping[str, Any], timestamps: bool,
     return columns, left
 
 
-def _declared(name: str, given: Any) -> tuple[str, tuple[int, ...]]:
+def _declared(name: str, feature: Any) -> tuple[str, tuple[int, ...]]:
     """Return the dtype and the shape of a feature."""
-    if not isinstance(given, dict) or not isinstance(given.get("dtype"), str) or not isinstance(given.get("shape"), list):
-        raise SourceError(f"info.json: the feature {name!r} must have a dtype and a shape, found {str(given)[:200]}")
-    shape = given["shape"]
+    if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str) or not isinstance(feature.get("shape"), list):
+        raise SourceError(f"info.json: the feature {name!r} must have a dtype and a shape, found {str(feature)[:200]}")
+    shape = feature["shape"]
     if not all(isinstance(n, int) and not isinstance(n, bool) and 0 < n < 2**31 for n in shape) or len(shape) > 16:
         raise SourceError(f"info.json: the shape of {name!r} must be a few positive integers, found {str(shape)[:200]}")
-    return given["dtype"], tuple(shape)
+    return feature["dtype"], tuple(shape)
 
 
 def _number(dtype: str) -> str | None:
@@ -177,9 +179,9 @@ def _sides(name: str, shape: tuple[int, ...], names: Any) -> tuple[int, int, int
     """Return the height, the width and the channels of pictures."""
     if len(shape) != 3:
         raise SourceError(f"info.json: the pictures {name!r} must have a shape of three numbers, found {list(shape)}")
-    told = isinstance(names, list) and len(names) == 3 and all(isinstance(one, str) for one in names)
-    first = told and names[0].startswith("channel")
-    last = told and names[2].startswith("channel")
+    named = isinstance(names, list) and len(names) == 3 and all(isinstance(one, str) for one in names)
+    first = named and names[0].startswith("channel")
+    last = named and names[2].startswith("channel")
     if first or (not last and shape[0] in (1, 3) and shape[2] not in (1, 3)):
         channels, height, width = shape
     else:

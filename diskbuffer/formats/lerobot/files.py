@@ -95,14 +95,14 @@ class Files:
         """Return what reads an episode's video, and the number of its first frame there."""
         chunk, file, seconds = self._episodes.videos[feature.name]
         place = int(chunk[number]), int(file[number])
-        there = self._videos.get(feature.name)
-        if there is None or there[0] != place:
-            if there is not None:
-                there[1].close()
+        current = self._videos.get(feature.name)
+        if current is None or current[0] != place:
+            if current is not None:
+                current[1].close()
             path = self._info.video_file(feature.name, *place)
             opened = partial(self._frames, path, feature)
-            there = self._videos[feature.name] = place, Tape(opened, feature.column.shape, feature.column.np_dtype, str(path))
-        return there[1], round(float(seconds[number]) * self._info.fps)
+            current = self._videos[feature.name] = place, Tape(opened, feature.column.shape, feature.column.np_dtype, str(path))
+        return current[1], round(float(seconds[number]) * self._info.fps)
 
     def _frames(self, path: Path, feature: Feature, first: int) -> Iterator[npt.NDArray[Any]]:
         assert feature.pixels is not None

@@ -39,15 +39,15 @@ def to_arrow(pixels: UInt8, first: int) -> Any:
     return pa.StructArray.from_arrays([pa.array(files, pa.binary()), pa.array(names)], names=["bytes", "path"])
 
 
-def from_arrow(given: Any, pixels: Pixels, what: str) -> UInt8:
+def from_arrow(array: Any, pixels: Pixels, what: str) -> UInt8:
     """Return the pictures of an array of `image_type`; a SourceError where they are none, or have another size."""
-    files = given.field("bytes")
-    if given.null_count or files.null_count:
+    files = array.field("bytes")
+    if array.null_count or files.null_count:
         raise SourceError(f"{what}: expected a picture in every row, found rows without one, or with one in another file")
-    found = np.empty((len(given), *pixels.shape), np.uint8)
+    pictures = np.empty((len(array), *pixels.shape), np.uint8)
     for number, file in enumerate(files):
-        found[number] = _decoded(file.as_buffer(), pixels, what)
-    return found
+        pictures[number] = _decoded(file.as_buffer(), pixels, what)
+    return pictures
 
 
 def _decoded(file: Any, pixels: Pixels, what: str) -> npt.NDArray[Any]:

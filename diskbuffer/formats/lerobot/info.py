@@ -73,74 +73,74 @@ def read_info(root: Path) -> Info:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise SourceError(f"{path} must have {_MOST_BYTES} bytes at most, found {path.stat().st_size}")
-        given = json.loads(path.read_bytes())
+        info = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise SourceError(f"{root} is no data set of LeRobot: expected {INFO} in it, found none") from None
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is damaged: it is no JSON ({error})") from error
     except NotADirectoryError:
         raise SourceError(f"{root} is no data set of LeRobot: expected a directory, found a file") from None
-    if not isinstance(given, dict):
-        raise SourceError(f"{path} must hold an object, found {type(given).__name__}")
-    version = _of(given, "codebase_version", str)
+    if not isinstance(info, dict):
+        raise SourceError(f"{path} must hold an object, found {type(info).__name__}")
+    version = _of(info, "codebase_version", str)
     if not version.startswith("v3."):
         raise SourceError(
             f"{root} is of LeRobot's version {version[:20]}, and v3 is read; convert it by "
             "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
-    fps = _of(given, "fps", int, float)
+    fps = _of(info, "fps", int, float)
     if not 0 < fps <= _MOST_FPS:
         raise SourceError(f"info.json: fps must be a number of frames a second, found {fps}")
-    robot, own = given.get("robot_type"), given.get(OWN) or {}
+    robot, own = info.get("robot_type"), info.get(OWN) or {}
     if not isinstance(own, dict) or not isinstance(own.get("columns", {}), dict):
         raise SourceError(f"info.json: what we wrote under {OWN!r} is damaged, found {str(own)[:200]}")
     return Info(
         root,
         fps,
-        _count(given, "total_episodes"),
-        _count(given, "total_frames"),
+        _count(info, "total_episodes"),
+        _count(info, "total_frames"),
         str(robot)[:500] if robot is not None else None,
-        _of(given, "features", dict),
+        _of(info, "features", dict),
         own,
-        _template(given.get("data_path", DATA_PATH), {"chunk_index", "file_index"}),
-        _template(given.get("video_path") or VIDEO_PATH, {"chunk_index", "file_index", "video_key"}),
+        _template(info.get("data_path", DATA_PATH), {"chunk_index", "file_index"}),
+        _template(info.get("video_path") or VIDEO_PATH, {"chunk_index", "file_index", "video_key"}),
     )
 
 
-def _of(given: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    if not isinstance(given.get(name), kinds) or isinstance(given[name], bool):
-        raise SourceError(
-            f"info.json: {name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, found {given.get(name)!r}"
-        )
-    return given[name]
+def _of(info: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    if not isinstance(info.get(name), kinds) or isinstance(info[name], bool):
+        raise SourceError(f"info.json: {name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, found {info.get(name)!r}")
+    return info[name]
 
 
-def _count(given: Mapping[str, Any], name: str) -> int:
-    found: int = _of(given, name, int)
-    if found < 0:
-        raise SourceError(f"info.json: {name!r} must not be negative, found {found}")
-    return found
+def _count(info: Mapping[str, Any], name: str) -> int:
+    count: int = _of(info, name, int)
+    if count < 0:
+        raise SourceError(f"info.json: {name!r} must not be negative, found {count}")
+    return count
 
 
-def _template(given: Any, fields: set[str]) -> str:
+def _template(template: Any, fields: set[str]) -> str:
     """Check a template of paths: what is filled in are numbers, and names."""
     try:
-        parts = list(string.Formatter().parse(given))
+        parts = list(string.Formatter().parse(template))
     except (TypeError, ValueError) as error:
-        raise SourceError(f"info.json: {str(given)[:200]!r} is no template of a path ({error})") from error
+        raise SourceError(f"info.json: {str(template)[:200]!r} is no template of a path ({error})") from error
     for _, field, form, conversion in parts:
         if field is not None and (field not in fields or conversion or not re.fullmatch(r"(0?[1-9]d?|d)?", form or "")):
-            raise SourceError(f"info.json: the path {given[:200]!r} may have {', '.join(sorted(fields))} in it, found {field!r}")
-    return str(given)
+            raise SourceError(
+                f"info.json: the path {template[:200]!r} may have {', '.join(sorted(fields))} in it, found {field!r}"
+            )
+    return str(template)
 
 
 def _filled(template: str, values: Mapping[str, Any]) -> str:
     """Fill a template in; a SourceError where that leads out of the data set."""
     try:
-        found = template.format(**values)
+        filled = template.format(**values)
     except ValueError as error:
         raise SourceError(f"info.json: the path {template[:200]!r} cannot be filled in ({error})") from error
-    path = PurePosixPath(found)
-    if path.is_absolute() or ".." in path.parts or "\0" in found:
-        raise SourceError(f"info.json: the path {template[:200]!r} leads out of the data set: {found[:200]!r}")
-    return found
+    path = PurePosixPath(filled)
+    if path.is_absolute() or ".." in path.parts or "\0" in filled:
+        raise SourceError(f"info.json: the path {template[:200]!r} leads out of the data set: {filled[:200]!r}")
+    return filled

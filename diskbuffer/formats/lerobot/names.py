@@ -19,7 +19,7 @@ _REWARD = "next.reward"
 
 def feature_names(paths: Iterable[str], pictures: Collection[str]) -> dict[str, str]:
     """Return the features' names by the columns' paths; `pictures` are the paths of those that are pictures."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     taken = {*COUNTED, "task", DONE, TERMINATED, TRUNCATED}
     for path in paths:
         if path == "obs":
@@ -32,8 +32,8 @@ def feature_names(paths: Iterable[str], pictures: Collection[str]) -> dict[str, 
         while name in taken:
             name += "_"
         taken.add(name)
-        found[path] = name
-    return found
+        names[path] = name
+    return names
 
 
 def _plain(part: str) -> str:
@@ -44,7 +44,7 @@ def _plain(part: str) -> str:
 
 def column_paths(names: Sequence[str]) -> dict[str, str]:
     """Return the columns' paths by the features' names."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     taken = {*RESERVED}
     known, below = set(names), {name.split(".")[0] for name in names if "." in name}
     for name in names:
@@ -53,8 +53,8 @@ def column_paths(names: Sequence[str]) -> dict[str, str]:
         while path in taken:
             path += "_"
         taken.add(path)
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths
 
 
 def _path(name: str, names: Collection[str], below: Collection[str]) -> str:

@@ -92,8 +92,8 @@ class Part:
         """Add an episode to the table, once its rows are added."""
         places = {f"{kind}/{name}": n for kind in ("data", "meta/episodes") for name, n in self.place.items()}
         places |= {f"videos/{key}/{name}": n for key in self.videos for name, n in self.place.items()}
-        told = {f"stats/{feature}/{name}": found[name] for feature, found in statistics.items() for name in NAMES}
-        for name, value in {**row, **places, **told}.items():
+        figures = {f"stats/{feature}/{name}": values[name] for feature, values in statistics.items() for name in NAMES}
+        for name, value in {**row, **places, **figures}.items():
             self._table.setdefault(name, []).append(value)
         self.episodes += 1
         self.rows += row["length"]
@@ -139,30 +139,30 @@ class Part:
 
 def parts(root: Path, chunks_size: int) -> list[Path]:
     """Return the files of the table of episodes of those parts that are there, in their order."""
-    found: list[Path] = []
+    paths: list[Path] = []
     while True:
-        chunk, file = divmod(len(found), chunks_size)
+        chunk, file = divmod(len(paths), chunks_size)
         path = root / EPISODES_PATH.format(chunk_index=chunk, file_index=file)
         if not path.exists():
-            return found
-        found.append(path)
+            return paths
+        paths.append(path)
 
 
 def described(features: Sequence[Feature]) -> str:
     """Return what the library `datasets` writes into a parquet file about its columns."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for feature in features:
         value = {"dtype": feature.dtype, "_type": "Value"}
         if feature.dtype == "image":
-            found[feature.name] = {"_type": "Image"}
+            columns[feature.name] = {"_type": "Image"}
         elif feature.shape == (1,):
-            found[feature.name] = value
+            columns[feature.name] = value
         elif len(feature.shape) == 1:
-            found[feature.name] = {"feature": value, "length": feature.shape[0], "_type": "List"}
+            columns[feature.name] = {"feature": value, "length": feature.shape[0], "_type": "List"}
         else:
             kind = f"Array{len(feature.shape)}D"
-            found[feature.name] = {"shape": list(feature.shape), "dtype": feature.dtype, "_type": kind}
-    return json.dumps({"info": {"features": found}})
+            columns[feature.name] = {"shape": list(feature.shape), "dtype": feature.dtype, "_type": kind}
+    return json.dumps({"info": {"features": columns}})
 
 
 def _made(path: Path) -> Path:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, LossError, SourceError
 from diskbuffer.formats.lerobot.episodes import Episodes, read_episodes
-from diskbuffer.formats.lerobot.features import found
+from diskbuffer.formats.lerobot.features import column_features
 from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
@@ -51,7 +51,7 @@ class LeRobotSource:
             )
         self._info = info = read_info(Path(path))
         self._timestamps, self._done = timestamps, done
-        self._features, strings = found(info.features, info.own.get("columns", {}), timestamps, done)
+        self._features, strings = column_features(info.features, info.own.get("columns", {}), timestamps, done)
         self._n_envs = _within(info.own, "n_envs", 1, _MOST_STREAMS)
         videos = [feature.name for feature in self._features if feature.dtype == "video"]
         self._episodes = read_episodes(info, videos, self._n_envs)
@@ -126,26 +126,26 @@ class LeRobotSource:
 
 
 def _within(own: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    found = own.get(name, least)
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        raise SourceError(f"info.json: {name!r} under {OWN!r} must be from {least} to {most}, found {str(found)[:100]}")
-    return found
+    value = own.get(name, least)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SourceError(f"info.json: {name!r} under {OWN!r} must be from {least} to {most}, found {str(value)[:100]}")
+    return value
 
 
 def _losses(info: Info, strings: list[str], episodes: Episodes) -> dict[str, str]:
-    found = {}
+    lost = {}
     if strings:
-        found["strings"] = f"features that are no numbers and no pictures: {', '.join(strings)[:500]}"
+        lost["strings"] = f"features that are no numbers and no pictures: {', '.join(strings)[:500]}"
     if episodes.several:
-        found["tasks"] = "which step has which task: an episode's tasks become one tag, joined by '; '"
+        lost["tasks"] = "which step has which task: an episode's tasks become one tag, joined by '; '"
     if (info.root / SUBTASKS).exists():
-        found["subtasks"] = "the texts of subtasks; their numbers are a column"
-    return found
+        lost["subtasks"] = "the texts of subtasks; their numbers are a column"
+    return lost
 
 
 def _facts(info: Info) -> dict[str, Any]:
     """Return what there is to know of a data set of others, for the store's metadata: a writer takes it from there."""
-    names = {name: given["names"] for name, given in info.features.items() if given.get("names") is not None}
+    names = {name: feature["names"] for name, feature in info.features.items() if feature.get("names") is not None}
     facts = {"fps": info.fps, "robot_type": info.robot}
     full = {**facts, "names": names}
     return full if is_sane({"lerobot": full}) and len(json.dumps(full)) < 32 * 1024 else facts

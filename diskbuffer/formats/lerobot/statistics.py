@@ -61,10 +61,10 @@ class Numbers:
         """Return the statistics by name."""
         kept = np.concatenate(self._kept)
         with np.errstate(invalid="ignore", over="ignore"):
-            found = {name: np.quantile(kept.astype(np.float64), at, axis=0) for name, at in QUANTILES.items()}
+            quantiles = {name: np.quantile(kept.astype(np.float64), at, axis=0) for name, at in QUANTILES.items()}
         deviation = np.sqrt(self._squares / self._count)
         basic = {"min": self._low, "max": self._high, "mean": self._mean, "std": deviation, "count": np.array([self._rows])}
-        return {name: value.tolist() for name, value in (basic | found).items()}
+        return {name: value.tolist() for name, value in (basic | quantiles).items()}
 
 
 class Pictures:
@@ -78,15 +78,15 @@ class Pictures:
 
     def __init__(self, rows: int) -> None:
         count = max(min(100, rows), min(int(rows**0.75), 10_000))
-        self._wanted = np.unique(np.round(np.linspace(0, rows - 1, count)).astype(np.int64))
+        self._sampled = np.unique(np.round(np.linspace(0, rows - 1, count)).astype(np.int64))
         self._counts = np.zeros((3, 256), np.int64)
 
     def add(self, first: int, pixels: UInt8) -> None:
         """Add pictures, (n, H, W) or (n, H, W, 3), of which `first` is the first one's number."""
-        wanted = self._wanted[(self._wanted >= first) & (self._wanted < first + len(pixels))] - first
+        sampled = self._sampled[(self._sampled >= first) & (self._sampled < first + len(pixels))] - first
         height, width = pixels.shape[1:3]
         every = 1 if max(height, width) < _LARGE else max(height, width) // _TARGET
-        for each in pixels[wanted][:, ::every, ::every]:
+        for each in pixels[sampled][:, ::every, ::every]:
             for channel in range(3):
                 values = each if each.ndim == 2 else each[..., channel]
                 if channel and each.ndim == 2:
@@ -96,21 +96,21 @@ class Pictures:
 
     def result(self) -> dict[str, list[Any]]:
         """Return the statistics by name."""
-        found: dict[str, list[Any]] = {name: [] for name in NAMES}
+        figures: dict[str, list[Any]] = {name: [] for name in NAMES}
         values = np.arange(256) / 255
         for counts in self._counts:
-            there, total = np.flatnonzero(counts), counts.sum()
+            present, total = np.flatnonzero(counts), counts.sum()
             mean = float((values * counts).sum() / total)
             one = {
-                "min": values[there[0]],
-                "max": values[there[-1]],
+                "min": values[present[0]],
+                "max": values[present[-1]],
                 "mean": mean,
                 "std": np.sqrt((counts * (values - mean) ** 2).sum() / total),
                 **{name: values[np.searchsorted(np.cumsum(counts), at * total)] for name, at in QUANTILES.items()},
             }
             for name, value in one.items():
-                found[name].append([[float(value)]])
-        return found | {"count": [len(self._wanted)]}
+                figures[name].append([[float(value)]])
+        return figures | {"count": [len(self._sampled)]}
 
 
 class Together:
@@ -119,12 +119,12 @@ class Together:
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
 
-    def add(self, feature: str, found: Mapping[str, npt.NDArray[Any]]) -> None:
+    def add(self, feature: str, statistics: Mapping[str, npt.NDArray[Any]]) -> None:
         """Add the statistics of n episodes, (n, ...) each."""
-        mine = dict(found)
-        there = self._parts.get(feature)
-        if there is not None:
-            mine = {name: np.concatenate([there[name][None], values]) for name, values in mine.items()}
+        mine = dict(statistics)
+        before = self._parts.get(feature)
+        if before is not None:
+            mine = {name: np.concatenate([before[name][None], values]) for name, values in mine.items()}
         self._parts[feature] = _merged(mine)
 
     def result(self) -> dict[str, dict[str, Any]]:
@@ -132,12 +132,12 @@ class Together:
         return {feature: {name: value.tolist() for name, value in parts.items()} for feature, parts in self._parts.items()}
 
 
-def _merged(found: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    count = found["count"]  # (n, 1)
+def _merged(statistics: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    count = statistics["count"]  # (n, 1)
     with np.errstate(invalid="ignore", over="ignore"):
-        weight = (count / count.sum()).reshape(-1, *[1] * (found["mean"].ndim - 1))
-        mean = (found["mean"] * weight).sum(axis=0)
-        variance = ((found["std"] ** 2 + (found["mean"] - mean) ** 2) * weight).sum(axis=0)
-        quantiles = {name: (found[name] * weight).sum(axis=0) for name in QUANTILES}
-    low, high = found["min"].min(axis=0), found["max"].max(axis=0)
+        weight = (count / count.sum()).reshape(-1, *[1] * (statistics["mean"].ndim - 1))
+        mean = (statistics["mean"] * weight).sum(axis=0)
+        variance = ((statistics["std"] ** 2 + (statistics["mean"] - mean) ** 2) * weight).sum(axis=0)
+        quantiles = {name: (statistics[name] * weight).sum(axis=0) for name in QUANTILES}
+    low, high = statistics["min"].min(axis=0), statistics["max"].max(axis=0)
     return {"min": low, "max": high, "mean": mean, "std": np.sqrt(variance), "count": count.sum(axis=0), **quantiles}

@@ -114,11 +114,11 @@ class Table:
         """Raise where the file says of itself that it has more than it may."""
         count = self._counts[group]
         for leaf in leaves:
-            told = self._metadata.row_group(group).column(leaf)
-            if told.num_values > count * values or told.total_uncompressed_size > 2 * count * row_bytes + _SLACK:
+            chunk = self._metadata.row_group(group).column(leaf)
+            if chunk.num_values > count * values or chunk.total_uncompressed_size > 2 * count * row_bytes + _SLACK:
                 raise SourceError(
                     f"{self.path}: {count} rows of {name!r} should have {count * values} values of {row_bytes} bytes a row at "
-                    f"most, found {told.num_values} values in {told.total_uncompressed_size} bytes"
+                    f"most, found {chunk.num_values} values in {chunk.total_uncompressed_size} bytes"
                 )
 
     def close(self) -> None:

@@ -35,27 +35,27 @@ class Tape:
 
     def read(self, first: int, last: int) -> npt.NDArray[Any]:
         """Return the rows from `first` to before `last`; a SourceError where they are not there."""
-        found = np.empty((last - first, *self._shape), self._dtype)
-        if not len(found):
-            return found
+        rows = np.empty((last - first, *self._shape), self._dtype)
+        if not len(rows):
+            return rows
         if self._blocks is None or not self._begin <= first <= self._end:
             self.close()
             self._blocks, self._begin, self._end = self._opened(first), first, first
         at = self._begin
         for block in self._held:
-            _put(found, first, block, at)
+            _put(rows, first, block, at)
             at += len(block)
         while self._end < last:
             try:
                 block = next(self._blocks)
             except StopIteration:
                 raise SourceError(f"{self._what} ends early: expected row {self._end}, found the end") from None
-            _put(found, first, block, self._end)
+            _put(rows, first, block, self._end)
             self._held.append(block)
             self._end += len(block)
             while len(self._held) > 1 and self._begin + len(self._held[0]) < last:  # a read may begin with the last row of this
                 self._begin += len(self._held.pop(0))
-        return found
+        return rows
 
     def close(self) -> None:
         """Close the file."""
@@ -66,8 +66,8 @@ class Tape:
         self._blocks, self._held, self._begin, self._end = None, [], 0, 0
 
 
-def _put(found: npt.NDArray[Any], first: int, block: npt.NDArray[Any], at: int) -> None:
+def _put(rows: npt.NDArray[Any], first: int, block: npt.NDArray[Any], at: int) -> None:
     """Copy those rows of a block that begins with row `at` that are wanted, from `first` on."""
-    low, high = max(first, at), min(first + len(found), at + len(block))
+    low, high = max(first, at), min(first + len(rows), at + len(block))
     if low < high:
-        found[low - first : high - first] = block[low - at : high - at]
+        rows[low - first : high - first] = block[low - at : high - at]

@@ -38,12 +38,12 @@ _FLAGS = tuple(Feature(name, "", Column((), "bool"), "bool", (1,)) for name in (
 
 def losses(contents: Contents, **_: Any) -> Mapping[str, str]:
     """Return what a data set of LeRobot cannot hold."""
-    found = {}
+    lost = {}
     if contents.final:
-        found["final_obs"] = "an episode of T steps has T observations there: the final ones are left out"
+        lost["final_obs"] = "an episode of T steps has T observations there: the final ones are left out"
     if contents.derived:
-        found["derived"] = f"that {', '.join(sorted(contents.derived))} were computed from others: they are features like others"
-    return found
+        lost["derived"] = f"that {', '.join(sorted(contents.derived))} were computed from others: they are features like others"
+    return lost
 
 
 class LeRobotWriter:
@@ -174,7 +174,7 @@ class LeRobotWriter:
             }
         if self._contents.n_envs > 1:
             row[STREAM] = episode.stream
-        part.add_episode(row, {name: found.result() for name, found in statistics.items()})
+        part.add_episode(row, {name: figures.result() for name, figures in statistics.items()})
         self._number += 1
         self._steps += steps
 
@@ -260,13 +260,13 @@ class LeRobotWriter:
         }
 
     def _feature(self, feature: Feature) -> dict[str, Any]:
-        found = feature.described()
+        entry = feature.described()
         if feature.pixels is None and feature.name in self._names:
-            found["names"] = self._names[feature.name]
+            entry["names"] = self._names[feature.name]
         if feature.dtype == "video":
             assert feature.pixels is not None
-            found["info"] = encoding.described(feature.pixels, self._fps, self._codec)
-        return found
+            entry["info"] = encoding.described(feature.pixels, self._fps, self._codec)
+        return entry
 
     def close(self) -> None:
         """Close files, finished or not."""
@@ -286,21 +286,21 @@ def _flags(episode: EpisodeData, first: int, last: int) -> dict[str, npt.NDArray
 def _described(feature: Feature) -> dict[str, Any]:
     """Describe a column, as a reader of ours restores it."""
     column = feature.column
-    found = {"path": feature.path, "shape": list(column.shape), "dtype": column.np_dtype.name, "allow_nan": column.allow_nan}
-    return found | ({"codec": column.codec} if column.codec else {})
+    entry = {"path": feature.path, "shape": list(column.shape), "dtype": column.np_dtype.name, "allow_nan": column.allow_nan}
+    return entry | ({"codec": column.codec} if column.codec else {})
 
 
 def _facts(contents: Contents) -> Mapping[str, Any]:
     """Return what a store's metadata says of the data set that it was made of; nothing where it was not."""
-    found = (contents.metadata or {}).get("lerobot")
-    return found if isinstance(found, dict) else {}
+    facts = (contents.metadata or {}).get("lerobot")
+    return facts if isinstance(facts, dict) else {}
 
 
-def _fps(given: Any, *, chosen: bool) -> int:
-    if given is None:
+def _fps(fps: Any, *, chosen: bool) -> int:
+    if fps is None:
         return 30
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given <= 1000 or given != int(given):
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 1 <= fps <= 1000 or fps != int(fps):
         if chosen:
-            raise InputError(f"fps must be an integer from 1 to 1000, found {given!r}")
+            raise InputError(f"fps must be an integer from 1 to 1000, found {fps!r}")
         return 30
-    return int(given)
+    return int(fps)

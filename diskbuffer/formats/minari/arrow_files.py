@@ -170,31 +170,31 @@ def _lengths(pyarrow: Any, mapped: Any) -> Iterator[tuple[int, int]]:
             raise SourceError("it has dictionaries, which Minari does not write")
         if message.type != "record batch":
             continue
-        found = memoryview(message.metadata)
-        table = _table(found, struct.unpack_from("<I", found, 0)[0])
-        header = _table(found, _offset(found, table[2]))
-        rows = struct.unpack_from("<q", found, header[0])[0] if header[0] else 0
+        metadata = memoryview(message.metadata)
+        table = _table(metadata, struct.unpack_from("<I", metadata, 0)[0])
+        header = _table(metadata, _offset(metadata, table[2]))
+        rows = struct.unpack_from("<q", metadata, header[0])[0] if header[0] else 0
         size = 0
         if len(header) > 3 and header[3]:
             body = memoryview(message.body)
-            vector = _offset(found, header[2])
-            for number in range(struct.unpack_from("<I", found, vector)[0]):
-                begin, length = struct.unpack_from("<qq", found, vector + 4 + 16 * number)
+            vector = _offset(metadata, header[2])
+            for number in range(struct.unpack_from("<I", metadata, vector)[0]):
+                begin, length = struct.unpack_from("<qq", metadata, vector + 4 + 16 * number)
                 if length >= 8:
                     declared = struct.unpack_from("<q", body, begin)[0]
                     size += length if declared == -1 else declared if declared >= 0 else math.inf  # type: ignore[assignment]
         yield rows, size
 
 
-def _offset(found: memoryview, at: int) -> int:
+def _offset(buffer: memoryview, at: int) -> int:
     """Follow an offset of a flatbuffer."""
-    return int(at + struct.unpack_from("<I", found, at)[0])
+    return int(at + struct.unpack_from("<I", buffer, at)[0])
 
 
-def _table(found: memoryview, at: int) -> list[int]:
+def _table(buffer: memoryview, at: int) -> list[int]:
     """Return where the fields of a flatbuffer's table are; 0 for those that are left out."""
-    fields = at - struct.unpack_from("<i", found, at)[0]
-    size = struct.unpack_from("<H", found, fields)[0]
-    offsets = struct.unpack_from(f"<{(size - 4) // 2}H", found, fields + 4)
+    fields = at - struct.unpack_from("<i", buffer, at)[0]
+    size = struct.unpack_from("<H", buffer, fields)[0]
+    offsets = struct.unpack_from(f"<{(size - 4) // 2}H", buffer, fields + 4)
     padded = [*offsets, *[0] * (4 - len(offsets))]
     return [at + offset if offset else 0 for offset in padded]

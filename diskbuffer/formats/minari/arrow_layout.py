@@ -14,7 +14,7 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.arrow import as_numpy
 from diskbuffer.formats.minari.arrow_files import RecordBatches, open_file
 from diskbuffer.formats.minari.images import Jpegs
-from diskbuffer.formats.minari.layouts import Name, Noted
+from diskbuffer.formats.minari.layouts import EpisodeHeader, Name
 from diskbuffer.formats.minari.metadata import FILE, read_json
 from diskbuffer.formats.minari.spaces import Leaf
 from diskbuffer.plugin import Rows
@@ -37,16 +37,18 @@ class ArrowEpisodes:
         self.episodes = sum(inner.name.isdecimal() for inner in directory.iterdir())
         self._open: tuple[int, RecordBatches] | None = None
 
-    def noted(self, number: int) -> Noted:
-        """Return what is noted of an episode."""
-        found = read_json(self._directory / str(number) / FILE, _MOST_NOTES)
+    def header(self, number: int) -> EpisodeHeader:
+        """Return the header of an episode."""
+        metadata = read_json(self._directory / str(number) / FILE, _MOST_NOTES)
         with open_file(self._directory / str(number), self._format) as file:
             steps = file.rows - 1
             with file.errors():  # of names that are no text
                 names = frozenset(_infos(file.schema)) if "infos" in file.schema.names else frozenset[Name]()
-        if found.get("total_steps", steps) != steps:
-            raise SourceError(f"{file.path} has {steps + 1} rows, and of {found['total_steps']} steps there should be one more")
-        return Noted(steps, found, names)
+        if metadata.get("total_steps", steps) != steps:
+            raise SourceError(
+                f"{file.path} has {steps + 1} rows, and of {metadata['total_steps']} steps there should be one more"
+            )
+        return EpisodeHeader(steps, metadata, names)
 
     def read(self, number: int, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
         """Return the arrays of an episode. Its file is open until another episode is read."""
@@ -59,21 +61,21 @@ class ArrowEpisodes:
     @staticmethod
     def _columns(file: RecordBatches, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
         steps = file.rows - 1
-        found: dict[Name, Rows] = {}
+        columns: dict[Name, Rows] = {}
         for name, leaf in leaves.items():
             rows = steps + (name[0] == "observations")
             column = ArrowRows(file, (name[0], *leaf.keys), rows)
             if leaf.is_image and file.pyarrow.types.is_binary(column.type):
-                found[name] = Jpegs(column, leaf.shape, f"{file.path}: {'/'.join(name)}")
+                columns[name] = Jpegs(column, leaf.shape, f"{file.path}: {'/'.join(name)}")
             else:
                 column.shape = (rows, *leaf.shape) if _fits(column.shape[1:], leaf.shape) else column.shape
-                found[name] = column
+                columns[name] = column
         for flag in _FLAGS:
-            found[(flag,)] = ArrowRows(file, (flag,), steps)
+            columns[(flag,)] = ArrowRows(file, (flag,), steps)
         for name in infos:
             with contextlib.suppress(SourceError):  # of a dtype that a column cannot hold
-                found[name] = ArrowRows(file, name, file.rows)
-        return found
+                columns[name] = ArrowRows(file, name, file.rows)
+        return columns
 
     def close(self) -> None:
         """Close the file of the episode that was read last."""
@@ -82,8 +84,8 @@ class ArrowEpisodes:
             self._open = None
 
 
-def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return int(np.prod(found)) == int(np.prod(wanted))
+def _fits(stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return int(np.prod(stored)) == int(np.prod(expected))
 
 
 def _infos(schema: Any) -> Iterator[Name]:
@@ -144,21 +146,21 @@ class ArrowRows:
     @staticmethod
     def _row_shape(field: Any) -> tuple[int, ...]:
         """Return the shape of a row, which Minari notes beside a list where it has an axis more, or none."""
-        noted = (field.metadata or {}).get(b"shape")
-        if noted is None:
+        sizes = (field.metadata or {}).get(b"shape")
+        if sizes is None:
             return (field.type.list_size,)
         try:
-            shape = tuple(int(part) for part in noted.split(b",") if part)
+            shape = tuple(int(part) for part in sizes.split(b",") if part)
         except ValueError:
             return (field.type.list_size,)
         return shape if _fits((field.type.list_size,), shape) and all(n > 0 for n in shape) else (field.type.list_size,)
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
-        found = [self._of(batch) for batch in self._file.between(first, max(first, last))]
+        blocks = [self._of(batch) for batch in self._file.between(first, max(first, last))]
         if self.dtype == object:
-            return np.concatenate([np.empty(0, object), *found])
-        return np.concatenate([np.empty((0, *self.shape[1:]), self.dtype), *found]) if len(found) != 1 else found[0]
+            return np.concatenate([np.empty(0, object), *blocks])
+        return np.concatenate([np.empty((0, *self.shape[1:]), self.dtype), *blocks]) if len(blocks) != 1 else blocks[0]
 
     def _of(self, batch: Any) -> npt.NDArray[Any]:
         """Return what one batch has of the column."""
@@ -170,9 +172,9 @@ class ArrowRows:
             if array.null_count:
                 raise SourceError(f"{self._file.path}: {'/'.join(self._name)} has rows without a value")
             if self.dtype == object:
-                found = np.empty(rows, object)
-                found[:] = array.to_pylist()
-                return found
+                values = np.empty(rows, object)
+                values[:] = array.to_pylist()
+                return values
             if self._file.pyarrow.types.is_fixed_size_list(self.type):
                 array = array.flatten()
                 if array.null_count:

@@ -68,21 +68,21 @@ class ArrowWriter:
                     writer.write_batch(batch)
             sink.flush()
             os.fsync(sink.fileno())
-        write_json(place / metadata_module.FILE, self._plan.noted(self._episodes, episode))
+        write_json(place / metadata_module.FILE, self._plan.episode_metadata(self._episodes, episode))
         self._episodes += 1
         self._steps += episode.steps
 
     def _batch(self, episode: EpisodeData) -> Any:
         plan, columns, pa = self._plan, episode.columns, self._pa
         leaves = {leaf.path: leaf for _, leaf in plan.leaves}
-        found = {
+        arrays = {
             "observations": self._of_space(plan.observations, "obs", leaves, episode),
             "actions": self._of_space(plan.actions, "action", leaves, episode),
             "rewards": pa.array(_padded(columns["reward"][0 : episode.steps])),
             "terminations": pa.array(_padded(columns["terminated"][0 : episode.steps])),
             "truncations": pa.array(_padded(columns["truncated"][0 : episode.steps])),
         }
-        fields = [pa.field(name, array.type) for name, array in found.items()]
+        fields = [pa.field(name, array.type) for name, array in arrays.items()]
         if plan.infos:
             tree: dict[str, Any] = {}
             for info in plan.infos:
@@ -92,9 +92,9 @@ class ArrowWriter:
                 values = np.asarray(columns[info.path][0 : episode.steps])
                 reset = np.zeros_like(values[:1]) if info.reset is None else np.asarray(columns[info.reset][0:1])
                 inner[info.name[-1]] = np.concatenate([reset, values])
-            found["infos"] = self._of_infos(tree)
-            fields.append(pa.field("infos", found["infos"].type))
-        return pa.RecordBatch.from_arrays(list(found.values()), schema=pa.schema(fields))
+            arrays["infos"] = self._of_infos(tree)
+            fields.append(pa.field("infos", arrays["infos"].type))
+        return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
 
     def _of_space(self, space: Space, path: str, leaves: Mapping[str, Leaf], episode: EpisodeData) -> Any:
         """Return the values of a space, of T + 1 rows, as Minari has them."""
@@ -117,23 +117,23 @@ class ArrowWriter:
     def _of_infos(self, tree: Mapping[str, Any]) -> Any:
         arrays, fields = [], []
         for key, values in tree.items():
-            noted = None
+            metadata = None
             if isinstance(values, Mapping):
                 array = self._of_infos(values)
             elif values.ndim == 1:
                 array = self._pa.array(values)
             else:
                 array = self._list(values)
-                noted = {"shape": ",".join(map(str, values.shape[1:]))}
+                metadata = {"shape": ",".join(map(str, values.shape[1:]))}
             arrays.append(array)
-            fields.append(self._pa.field(key, array.type, metadata=noted))
+            fields.append(self._pa.field(key, array.type, metadata=metadata))
         return self._pa.StructArray.from_arrays(arrays, fields=fields)
 
     def finish(self) -> None:
         """Write the metadata."""
         size = metadata_module.size_of(self._directory)
-        found = self._plan.metadata(self._format, self._episodes, self._steps, size)
-        write_json(self._directory / metadata_module.FILE, found)
+        metadata = self._plan.metadata(self._format, self._episodes, self._steps, size)
+        write_json(self._directory / metadata_module.FILE, metadata)
 
     def close(self) -> None:
         """Do nothing: no file is open between episodes."""
@@ -141,5 +141,5 @@ class ArrowWriter:
 
 def _padded(values: Any) -> npt.NDArray[Any]:
     """Return rows with one of zeros at their end: Minari has as many of all columns as of observations."""
-    found = np.asarray(values)
-    return np.concatenate([found, np.zeros_like(found[:1])])
+    rows = np.asarray(values)
+    return np.concatenate([rows, np.zeros_like(rows[:1])])

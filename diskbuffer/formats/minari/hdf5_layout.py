@@ -11,7 +11,7 @@ import numpy as np
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.minari.images import Jpegs
-from diskbuffer.formats.minari.layouts import Name, Noted
+from diskbuffer.formats.minari.layouts import EpisodeHeader, Name
 from diskbuffer.formats.minari.spaces import Leaf
 from diskbuffer.plugin import Rows
 
@@ -35,13 +35,13 @@ class Hdf5Episodes:
         self._file = Hdf5File(directory / FILE, "minari")
         self.episodes = sum(name.startswith("episode_") for name in self._file.root.names())
 
-    def noted(self, number: int) -> Noted:
-        """Return what is noted of an episode."""
+    def header(self, number: int) -> EpisodeHeader:
+        """Return the header of an episode."""
         group = self._file.root.group(f"episode_{number}")
-        found: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         for name in group.attributes():
             *parents, last = name.split("/")  # as Minari writes nested dicts
-            inner = found
+            inner = metadata
             for parent in parents:
                 inner = inner.setdefault(parent, {})
                 if not isinstance(inner, dict):
@@ -49,25 +49,25 @@ class Hdf5Episodes:
             inner[last] = group.attribute(name)
         infos = group.get("infos")
         names = frozenset(("infos", *keys) for keys, _ in infos.arrays()) if infos is not None else frozenset[Name]()
-        steps = found.get("total_steps")
+        steps = metadata.get("total_steps")
         if steps is None:
             steps = group.array("rewards").shape[0]
         if not isinstance(steps, int):
             raise SourceError(f"{self._file.path}: total_steps of {group.name} must be a number, found {steps!r}")
-        return Noted(steps, found, names)
+        return EpisodeHeader(steps, metadata, names)
 
     def read(self, number: int, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
         """Return the arrays of an episode."""
         group = self._file.root.group(f"episode_{number}")
-        found: dict[Name, Rows] = {(name,): group.array(name) for name in ("rewards", "terminations", "truncations")}
+        arrays: dict[Name, Rows] = {(name,): group.array(name) for name in ("rewards", "terminations", "truncations")}
         for name, leaf in leaves.items():
             node = _find(group, (name[0], *leaf.hdf5_keys))
-            found[name] = _picture(node, leaf) if leaf.is_image and _may_be_jpeg(node) else node.rows()
+            arrays[name] = _picture(node, leaf) if leaf.is_image and _may_be_jpeg(node) else node.rows()
         for name in infos:
             node = _find(group, name)
-            if node.found.shape and holds(np.dtype(node.found.dtype)):
-                found[name] = node.rows()
-        return found
+            if node.handle.shape and holds(np.dtype(node.handle.dtype)):
+                arrays[name] = node.rows()
+        return arrays
 
     def close(self) -> None:
         """Close the file."""
@@ -78,20 +78,20 @@ def _find(group: Node, names: Name) -> Node:
     *parents, last = names
     for parent in parents:
         group = group.group(parent)
-    found = group.get(last)
-    if found is None or not found.is_array:
+    node = group.get(last)
+    if node is None or not node.is_array:
         raise SourceError(f"{group.file.path} has no array {group.name}/{last}")
-    return found
+    return node
 
 
 def _may_be_jpeg(node: Node) -> bool:
     """Tell whether an array is not of pictures, but of one JPEG each: of as many bytes, padded to none, or of its own length."""
-    shape = node.found.shape or ()
-    return len(shape) == 1 or (len(shape) == 2 and node.found.dtype == np.uint8)
+    shape = node.handle.shape or ()
+    return len(shape) == 1 or (len(shape) == 2 and node.handle.dtype == np.uint8)
 
 
 def _picture(node: Node, leaf: Leaf) -> Rows:
-    if len(node.found.shape) == 2:
+    if len(node.handle.shape) == 2:
         return Jpegs(node.rows(), leaf.shape, node.name)
     return Jpegs(_Lengths(node), leaf.shape, node.name)
 
@@ -100,20 +100,20 @@ class _Lengths:
     """Texts of bytes of different lengths, one a row, as an array of arrays."""
 
     def __init__(self, node: Node) -> None:
-        vlen = node.file.h5py.check_vlen_dtype(node.found.dtype)
-        stored = node.found.id.get_storage_size()
-        if vlen is None or np.dtype(vlen) != np.uint8 or node.found.is_virtual or node.found.external:
+        vlen = node.file.h5py.check_vlen_dtype(node.handle.dtype)
+        stored = node.handle.id.get_storage_size()
+        if vlen is None or np.dtype(vlen) != np.uint8 or node.handle.is_virtual or node.handle.external:
             raise SourceError(f"{node.file.path}: {node.name} is neither of pictures nor of JPEG")
-        if stored > node.file.bytes or stored < node.found.shape[0]:
+        if stored > node.file.bytes or stored < node.handle.shape[0]:
             raise SourceError(
-                f"{node.file.path}: {node.name} has {node.found.shape[0]} rows, and {stored} bytes of them are there"
+                f"{node.file.path}: {node.name} has {node.handle.shape[0]} rows, and {stored} bytes of them are there"
             )
         with node.file.errors(node.name):
             node.check_chunks()
         self._node = node
-        self.shape: tuple[int, ...] = tuple(node.found.shape)
+        self.shape: tuple[int, ...] = tuple(node.handle.shape)
         self.dtype = np.dtype(object)
 
     def __getitem__(self, rows: slice) -> Any:
         with self._node.file.errors(self._node.name):
-            return self._node.found[rows]
+            return self._node.handle[rows]

@@ -57,7 +57,7 @@ class Hdf5Writer:
     def write(self, episode: EpisodeData) -> None:
         """Write one episode."""
         group = self._file.create_group(f"episode_{self._episodes}")
-        _note(group, "", self._plan.noted(self._episodes, episode))
+        _note(group, "", self._plan.episode_metadata(self._episodes, episode))
         for root in ("observations", "actions", "infos"):
             if all(name[0] != root or len(name) > 1 for name in self._names.values()):
                 group.require_group(root)
@@ -101,8 +101,8 @@ class Hdf5Writer:
         self._file.close()
         self._check()
         size = metadata_module.size_of(self._directory)
-        found = self._plan.metadata("hdf5", self._episodes, self._steps, size)
-        write_json(self._directory / metadata_module.FILE, found)
+        metadata = self._plan.metadata("hdf5", self._episodes, self._steps, size)
+        write_json(self._directory / metadata_module.FILE, metadata)
 
     def close(self) -> None:
         """Close the file."""
@@ -112,8 +112,8 @@ class Hdf5Writer:
             self._sink = None
 
 
-def _note(group: Any, prefix: str, found: dict[str, Any]) -> None:
-    for name, value in found.items():
+def _note(group: Any, prefix: str, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
         if isinstance(value, dict):
             _note(group, f"{prefix}{name}/", value)
         else:

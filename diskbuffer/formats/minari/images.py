@@ -36,10 +36,10 @@ class Jpegs:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         encoded = self._encoded[rows]
-        found = np.empty((len(encoded), *self.shape[1:]), np.uint8)
+        pictures = np.empty((len(encoded), *self.shape[1:]), np.uint8)
         for row, one in enumerate(encoded):
-            found[row] = self._decode(bytes(one))
-        return found
+            pictures[row] = self._decode(bytes(one))
+        return pictures
 
     def _decode(self, encoded: bytes) -> npt.NDArray[Any]:
         height, width, *colours = self.shape[1:]

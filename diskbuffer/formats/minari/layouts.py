@@ -13,8 +13,8 @@ Name = tuple[str, ...]  # of an array: ("observations", "camera"), ("rewards",),
 
 
 @dataclass(frozen=True)
-class Noted:
-    """What is noted of an episode.
+class EpisodeHeader:
+    """The length, the metadata and the names of the infos of an episode.
 
     Attributes
     ----------
@@ -41,8 +41,8 @@ class Opened(Protocol):
 
     episodes: int
 
-    def noted(self, number: int) -> Noted:
-        """Return what is noted of an episode."""
+    def header(self, number: int) -> EpisodeHeader:
+        """Return the header of an episode."""
         ...
 
     def read(self, number: int, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:

@@ -50,17 +50,17 @@ class DatasetMetadata:
 def read(directory: Path) -> DatasetMetadata:
     """Read the metadata in a data set's directory; a SourceError where there is none, or it is damaged."""
     path = directory / FILE
-    found = read_json(path, _MOST_FILE)
-    missing = [name for name in ("observation_space", "action_space", "data_format") if not isinstance(found.get(name), str)]
+    fields = read_json(path, _MOST_FILE)
+    missing = [name for name in ("observation_space", "action_space", "data_format") if not isinstance(fields.get(name), str)]
     if missing:
-        told = "; data sets of Minari before 0.5 have spaces in env_spec alone: open them with Minari, and save them again"
-        raise SourceError(f"{path} has no {', '.join(missing)}{told if 'data_format' not in missing else ''}")
-    ours = found.get(OURS)
+        advice = "; data sets of Minari before 0.5 have spaces in env_spec alone: open them with Minari, and save them again"
+        raise SourceError(f"{path} has no {', '.join(missing)}{advice if 'data_format' not in missing else ''}")
+    ours = fields.get(OURS)
     return DatasetMetadata(
-        found,
-        spaces.parse(found["observation_space"], f"{path}: observation_space"),
-        spaces.parse(found["action_space"], f"{path}: action_space"),
-        found["data_format"],
+        fields,
+        spaces.parse(fields["observation_space"], f"{path}: observation_space"),
+        spaces.parse(fields["action_space"], f"{path}: action_space"),
+        fields["data_format"],
         ours if isinstance(ours, dict) else {},
     )
 
@@ -70,40 +70,40 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     try:
         if path.stat().st_size > most:
             raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {most} is the most that is read")
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, DiskBufferError):
             raise
         raise SourceError(f"{path} is not the JSON that Minari writes: {error}") from error
-    if not isinstance(found, dict):
-        raise SourceError(f"{path} is not the JSON that Minari writes: expected an object, found {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise SourceError(f"{path} is not the JSON that Minari writes: expected an object, found {type(content).__name__}")
+    return content
 
 
 # What a store keeps
 
 
-def kept(found: DatasetMetadata, statistics: bool) -> tuple[dict[str, Any] | None, dict[str, str]]:
+def kept(dataset: DatasetMetadata, statistics: bool) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """Return a store's metadata of a data set, and what of it is too large for that, as a loss."""
-    if OURS in found.fields:
-        given = found.ours.get("metadata")
-        return (given if is_sane(given) and isinstance(given, dict) else None), {}
-    fields = {name: value for name, value in found.fields.items() if name not in _COUNTED}
-    for name, space in (("observation_space", found.observation_space), ("action_space", found.action_space)):
+    if OURS in dataset.fields:
+        stored = dataset.ours.get("metadata")
+        return (stored if is_sane(stored) and isinstance(stored, dict) else None), {}
+    fields = {name: value for name, value in dataset.fields.items() if name not in _COUNTED}
+    for name, space in (("observation_space", dataset.observation_space), ("action_space", dataset.action_space)):
         fields[name] = json.dumps(spaces.compact(space))
     return fitting(THEIRS, fields, statistics=statistics)
 
 
-def environment(found: DatasetMetadata) -> dict[str, Any] | None:
+def environment(dataset: DatasetMetadata) -> dict[str, Any] | None:
     """Return what a store says of the environment of a data set."""
-    if OURS in found.fields:
-        given = found.ours.get("environment")
-        return given if is_sane(given) and isinstance(given, dict) else None
+    if OURS in dataset.fields:
+        stored = dataset.ours.get("environment")
+        return stored if is_sane(stored) and isinstance(stored, dict) else None
     described: dict[str, Any] = {
-        "observation_space": spaces.describe(found.observation_space),
-        "action_space": spaces.describe(found.action_space),
+        "observation_space": spaces.describe(dataset.observation_space),
+        "action_space": spaces.describe(dataset.action_space),
     }
-    spec = found.fields.get("env_spec")
+    spec = dataset.fields.get("env_spec")
     try:
         name = json.loads(spec).get("id") if isinstance(spec, str) else None
     except (ValueError, AttributeError, RecursionError):

@@ -24,15 +24,15 @@ def is_action(path: str) -> bool:
 
 def infos_of(paths: Iterable[str]) -> dict[str, Name]:
     """Return the infos that are written of columns, by column; without those of `reset`, which go with them."""
-    found = {}
+    infos = {}
     for path in paths:
         if is_observation(path) or is_action(path) or path in FIXED or path.startswith(RESET):
             continue
-        found[path] = ("infos", *map(unescape_key, path.removeprefix(INFOS).split("/")))
-    return found
+        infos[path] = ("infos", *map(unescape_key, path.removeprefix(INFOS).split("/")))
+    return infos
 
 
-def column_of(name: Name, noted: Mapping[str, str]) -> str:
+def column_of(name: Name, columns: Mapping[str, str]) -> str:
     """Return the column that an info is read to, as our export noted it, or by its name."""
     path = "/".join(escape_key(key) for key in name[1:])
-    return noted.get(path, f"{INFOS}{path}")
+    return columns.get(path, f"{INFOS}{path}")

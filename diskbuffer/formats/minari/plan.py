@@ -87,9 +87,9 @@ class Plan:
         """Return a space: as it was imported, as the environment has it, or as wide as the columns, by what fits these."""
         of = {path: column for path, column in self.columns.items() if path == root or path.startswith(f"{root}/")}
         name = "observation_space" if root == "obs" else "action_space"
-        for found in (self._imported(name), self._described(name, root)):
-            if found is not None and _fits(found, root, of):
-                return found
+        for space in (self._imported(name), self._described(name, root)):
+            if space is not None and _fits(space, root, of):
+                return space
         return spaces.from_columns(of, root)
 
     def _imported(self, name: str) -> Space | None:
@@ -128,20 +128,20 @@ class Plan:
             metadata_module.OURS: ours,
         }
 
-    def noted(self, number: int, episode: EpisodeData) -> dict[str, Any]:
+    def episode_metadata(self, number: int, episode: EpisodeData) -> dict[str, Any]:
         """Return an episode's metadata."""
-        found: dict[str, Any] = {"id": number, "total_steps": episode.steps}
+        metadata: dict[str, Any] = {"id": number, "total_steps": episode.steps}
         columns = episode.columns
         if names.SEED in columns and (names.SEEDED not in columns or bool(columns[names.SEEDED][0:1][0])):
-            found["seed"] = int(columns[names.SEED][0:1][0])
+            metadata["seed"] = int(columns[names.SEED][0:1][0])
         if self.statistics:
             rewards = np.asarray(columns["reward"][0 : episode.steps])
             for name in metadata_module.STATISTICS:
-                found[f"rewards_{name}"] = float(getattr(rewards, name)())
+                metadata[f"rewards_{name}"] = float(getattr(rewards, name)())
         ours = {"tag": episode.tag} if episode.tag else {}
         if self._contents.n_envs > 1:
             ours["stream"] = episode.stream  # type: ignore[assignment]
-        return found | ({metadata_module.OURS: ours} if ours else {})
+        return metadata | ({metadata_module.OURS: ours} if ours else {})
 
 
 def is_complex(column: Column) -> bool:
@@ -151,7 +151,7 @@ def is_complex(column: Column) -> bool:
 
 def _fits(space: Space, root: str, columns: Mapping[str, Column]) -> bool:
     """Tell whether columns are those of a space."""
-    found = spaces.leaves(space, root)
-    return {leaf.path for leaf in found} == columns.keys() and all(
-        spaces.is_column(leaf) and leaf.shape == columns[leaf.path].shape for leaf in found
+    leaves = spaces.leaves(space, root)
+    return {leaf.path for leaf in leaves} == columns.keys() and all(
+        spaces.is_column(leaf) and leaf.shape == columns[leaf.path].shape for leaf in leaves
     )

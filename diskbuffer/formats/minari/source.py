@@ -16,7 +16,7 @@ from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari import names
 from diskbuffer.formats.minari.arrow_layout import ArrowEpisodes
 from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
-from diskbuffer.formats.minari.layouts import Name, Noted, Opened
+from diskbuffer.formats.minari.layouts import EpisodeHeader, Name, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Part, Repeated
 from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation
@@ -60,30 +60,30 @@ class MinariSource:
         total = self._metadata.fields.get("total_episodes", self._episodes.episodes)
         if total != self._episodes.episodes or not total:
             raise SourceError(f"{self._path} should have {total} episodes, and has {self._episodes.episodes}")
-        self._noted = [self._episodes.noted(number) for number in range(self._episodes.episodes)]
-        wrong = next((number for number, noted in enumerate(self._noted) if noted.steps < 1), None)
+        self._headers = [self._episodes.header(number) for number in range(self._episodes.episodes)]
+        wrong = next((number for number, header in enumerate(self._headers) if header.steps < 1), None)
         if wrong is not None:
             raise SourceError(f"{self._path}: episode {wrong} has no steps")
-        first = self._noted[0]
-        everywhere = frozenset.intersection(*(noted.infos for noted in self._noted))
-        found = self._episodes.read(0, self._leaves, sorted(everywhere))
-        self._columns: dict[str, Column] = {leaf.path: _column(found[name], leaf.path) for name, leaf in self._leaves.items()}
-        self._columns["reward"] = _column(found["rewards",], "reward")
-        self._with_reset = self._infos(found, everywhere, first.steps)
+        first = self._headers[0]
+        everywhere = frozenset.intersection(*(header.infos for header in self._headers))
+        arrays = self._episodes.read(0, self._leaves, sorted(everywhere))
+        self._columns: dict[str, Column] = {leaf.path: _column(arrays[name], leaf.path) for name, leaf in self._leaves.items()}
+        self._columns["reward"] = _column(arrays["rewards",], "reward")
+        self._with_reset = self._infos(arrays, everywhere, first.steps)
         self._seeds()
         for path in _texts(self._metadata.ours, "allow_nan"):
             if path in self._columns:
                 self._columns[path] = replace(self._columns[path], allow_nan=True)
         self._losses()
 
-    def _infos(self, found: Mapping[Name, Rows], everywhere: frozenset[Name], steps: int) -> dict[Name, bool]:
+    def _infos(self, arrays: Mapping[Name, Rows], everywhere: frozenset[Name], steps: int) -> dict[Name, bool]:
         """Find out which infos are columns, and which of these have one of `reset`."""
-        noted = self._metadata.ours.get("infos")
-        own = noted if isinstance(noted, dict) else {}
+        exported = self._metadata.ours.get("infos")
+        own = exported if isinstance(exported, dict) else {}
         self._names = {str(key): str(value) for key, value in own.items()}
         known: dict[Name, bool] = {}
         for name in sorted(everywhere):
-            rows = found.get(name)
+            rows = arrays.get(name)
             path = names.column_of(name, self._names)
             if rows is None or not rows.shape or rows.shape[0] not in (steps, steps + 1):
                 continue
@@ -103,7 +103,7 @@ class MinariSource:
         return known
 
     def _seeds(self) -> None:
-        seeds = [noted.metadata.get("seed") for noted in self._noted]
+        seeds = [header.metadata.get("seed") for header in self._headers]
         self._large_seeds = any(seed is not None and not _is_seed(seed) for seed in seeds)
         if any(_is_seed(seed) for seed in seeds):
             self._columns[names.SEED] = Column((), "uint64")
@@ -112,20 +112,20 @@ class MinariSource:
 
     def _losses(self) -> None:
         self.losses: dict[str, str] = {}
-        kept, losses = metadata_module.kept(self._metadata, "rewards_sum" in self._noted[0].metadata)
+        kept, losses = metadata_module.kept(self._metadata, "rewards_sum" in self._headers[0].metadata)
         self._kept = kept
         self.losses.update(losses)
         texts = [leaf.path for leaf in _all_leaves(self._metadata) if not is_column(leaf)]
         if texts:
             self.losses["text"] = f"a column holds booleans and numbers, and these are left out: {', '.join(texts)}"
-        left = frozenset.union(*(noted.infos for noted in self._noted)) - self._with_reset.keys()
+        left = frozenset.union(*(header.infos for header in self._headers)) - self._with_reset.keys()
         if left:
             shown = ", ".join("/".join(name[1:]) for name in sorted(left)[:_SHOWN])
             self.losses["infos"] = (
                 "a column has a number, or an array of one shape, for each step of each episode; these infos have not, and are "
                 f"left out: {shown}"
             )
-        more = {key for noted in self._noted for key in noted.metadata} - _DERIVED - {"seed", metadata_module.OURS}
+        more = {key for header in self._headers for key in header.metadata} - _DERIVED - {"seed", metadata_module.OURS}
         more |= {"seed"} if self._large_seeds else set()
         if more:
             self.losses["episode_metadata"] = (
@@ -139,48 +139,48 @@ class MinariSource:
         n_envs, frame_stack = _number(ours, "n_envs", 2**16), _number(ours, "frame_stack", 2**8)
         return Contents(
             self._columns,
-            len(self._noted),
-            sum(noted.steps for noted in self._noted),
+            len(self._headers),
+            sum(header.steps for header in self._headers),
             environment=metadata_module.environment(self._metadata),
             metadata=self._kept,
             n_envs=n_envs,
             frame_stack=frame_stack,
             derived=frozenset(path for path in _texts(ours, "derived") if path in self._columns),
             padding="zeros" if ours.get("padding") == "zeros" else "first",
-            tags=any(_own(noted).get("tag") for noted in self._noted),
+            tags=any(_own(header).get("tag") for header in self._headers),
         )
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes, in the order of their numbers."""
         streams = self.contents.n_envs
-        for number in range(first, len(self._noted)):
-            noted = self._noted[number]
-            found = self._episodes.read(number, self._leaves, self._with_reset.keys())
-            columns = {leaf.path: found[name] for name, leaf in self._leaves.items()}
-            columns["reward"] = found["rewards",]
+        for number in range(first, len(self._headers)):
+            header = self._headers[number]
+            arrays = self._episodes.read(number, self._leaves, self._with_reset.keys())
+            columns = {leaf.path: arrays[name] for name, leaf in self._leaves.items()}
+            columns["reward"] = arrays["rewards",]
             for flag, name in (("terminated", "terminations"), ("truncated", "truncations")):
-                columns[flag] = self._flag(number, found[name,], noted.steps)
-            self._add_infos(number, columns, found)
-            self._add_seed(columns, noted)
+                columns[flag] = self._flag(number, arrays[name,], header.steps)
+            self._add_infos(number, columns, arrays)
+            self._add_seed(columns, header)
             for path, rows in columns.items():
                 if not rows.shape or rows.shape[0] not in (
-                    (noted.steps, noted.steps + 1) if is_observation(path) else (noted.steps,)
+                    (header.steps, header.steps + 1) if is_observation(path) else (header.steps,)
                 ):
                     raise SourceError(
-                        f"{self._path}: episode {number} has {counted(noted.steps, 'step')}, and its {path} has the shape "
+                        f"{self._path}: episode {number} has {counted(header.steps, 'step')}, and its {path} has the shape "
                         f"{list(rows.shape)}"
                     )
-            own = _own(noted)
+            own = _own(header)
             tag, stream = own.get("tag", ""), own.get("stream", 0)
             if not isinstance(tag, str) or not isinstance(stream, int) or not 0 <= stream < streams:
                 raise SourceError(f"{self._path}: episode {number} has the tag {tag!r} and the stream {stream!r}")
-            yield EpisodeData(columns, noted.steps, tag, stream)
+            yield EpisodeData(columns, header.steps, tag, stream)
 
-    def _add_infos(self, number: int, columns: dict[str, Rows], found: Mapping[Name, Rows]) -> None:
-        steps = self._noted[number].steps
+    def _add_infos(self, number: int, columns: dict[str, Rows], arrays: Mapping[Name, Rows]) -> None:
+        steps = self._headers[number].steps
         for name, with_reset in self._with_reset.items():
             path = names.column_of(name, self._names)
-            rows = found.get(name)
+            rows = arrays.get(name)
             if rows is None:
                 raise SourceError(f"{self._path}: {'/'.join(name)} of episode {number} is no array of numbers")
             if rows.shape and rows.shape[0] == steps + 1:
@@ -195,14 +195,14 @@ class MinariSource:
                     f"{counted(steps, 'step')} should have one row more"
                 )
 
-    def _add_seed(self, columns: dict[str, Rows], noted: Noted) -> None:
+    def _add_seed(self, columns: dict[str, Rows], header: EpisodeHeader) -> None:
         if names.SEED not in self._columns:
             return
-        seed = noted.metadata.get("seed")
-        there = _is_seed(seed)
-        columns[names.SEED] = Repeated(np.asarray(seed if there else 0, np.uint64), noted.steps)
+        seed = header.metadata.get("seed")
+        has_seed = _is_seed(seed)
+        columns[names.SEED] = Repeated(np.asarray(seed if has_seed else 0, np.uint64), header.steps)
         if names.SEEDED in self._columns:
-            columns[names.SEEDED] = Repeated(np.asarray(there), noted.steps)
+            columns[names.SEEDED] = Repeated(np.asarray(has_seed), header.steps)
 
     def _flag(self, number: int, rows: Rows, steps: int) -> Rows:
         """Return flags, of which only the last may be True."""
@@ -234,13 +234,13 @@ def _open(directory: Path, data_format: str) -> Opened:
     raise SourceError(f"{directory} is in Minari's layout {data_format[:50]!r}, and hdf5, arrow and parquet can be read")
 
 
-def _all_leaves(found: metadata_module.DatasetMetadata) -> list[Leaf]:
-    return [*leaves(found.observation_space, "obs"), *leaves(found.action_space, "action")]
+def _all_leaves(dataset: metadata_module.DatasetMetadata) -> list[Leaf]:
+    return [*leaves(dataset.observation_space, "obs"), *leaves(dataset.action_space, "action")]
 
 
-def _leaves(found: metadata_module.DatasetMetadata) -> dict[Name, Leaf]:
+def _leaves(dataset: metadata_module.DatasetMetadata) -> dict[Name, Leaf]:
     known = {}
-    for leaf in _all_leaves(found):
+    for leaf in _all_leaves(dataset):
         if is_column(leaf):
             known["observations" if is_observation(leaf.path) else "actions", *leaf.keys] = leaf
     if not any(name[0] == "observations" for name in known):
@@ -261,17 +261,17 @@ def _is_seed(seed: Any) -> bool:
     return isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**64
 
 
-def _own(noted: Noted) -> Mapping[str, Any]:
-    found = noted.metadata.get(metadata_module.OURS)
-    return found if isinstance(found, Mapping) else {}
+def _own(header: EpisodeHeader) -> Mapping[str, Any]:
+    ours = header.metadata.get(metadata_module.OURS)
+    return ours if isinstance(ours, Mapping) else {}
 
 
 def _number(ours: Mapping[str, Any], name: str, most: int) -> int:
-    found = ours.get(name, 1)
-    return found if isinstance(found, int) and 1 <= found <= most else 1
+    value = ours.get(name, 1)
+    return value if isinstance(value, int) and 1 <= value <= most else 1
 
 
 def _texts(ours: Mapping[str, Any], name: str) -> list[str]:
     """Return a list of texts that our export noted."""
-    found = ours.get(name)
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+    texts = ours.get(name)
+    return [one for one in texts if isinstance(one, str)] if isinstance(texts, list) else []

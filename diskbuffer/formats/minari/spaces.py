@@ -72,13 +72,13 @@ class Leaf:
 def parse(text: Any, what: str) -> Space:
     """Return a space from Minari's JSON; a SourceError where it is none."""
     try:
-        found = json.loads(text) if isinstance(text, str) else text
-        _check(found, _LEVELS)
-        describe(found)  # which asks for all that is used later
+        space = json.loads(text) if isinstance(text, str) else text
+        _check(space, _LEVELS)
+        describe(space)  # which asks for all that is used later
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise SourceError(f"{what} is no space as Minari writes them: {error!r}") from error
-    assert isinstance(found, Mapping)
-    return found
+    assert isinstance(space, Mapping)
+    return space
 
 
 def _check(space: Any, levels: int) -> None:
@@ -215,13 +215,13 @@ def _from_description(described: Any, columns: Mapping[str, Column], path: str) 
     return _box(column, _bound(described["low"], column, np.min), _bound(described["high"], column, np.max))
 
 
-def _bound(given: Any, column: Column, extreme: Any = None) -> npt.NDArray[Any]:
+def _bound(bound: Any, column: Column, extreme: Any = None) -> npt.NDArray[Any]:
     """Return a bound of each component, from what was described: nested lists, one number, or (as `extreme`) the extremes."""
-    if isinstance(given, Mapping):
+    if isinstance(bound, Mapping):
         if extreme is None:
             raise ValueError("it is not all there")
-        given = extreme([float(given["from"]), float(given["to"])])
-    values = np.asarray(given)
+        bound = extreme([float(bound["from"]), float(bound["to"])])
+    values = np.asarray(bound)
     values = (values.astype(float) if values.dtype.kind == "U" else values).astype(column.np_dtype)
     if values.ndim == len(column.shape) + 1:  # of a stack of frames, of which single ones are in the columns
         values = values[-1]

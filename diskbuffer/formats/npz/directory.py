@@ -18,10 +18,10 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise SourceError(f"there is no file or directory {path}")
-    found = sorted(file for file in path.iterdir() if file.suffix == ".npz")
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.suffix == ".npz")
+    if not files:
         raise SourceError(f"{path} has no .npz files; give the directory that they are in")
-    return found
+    return files
 
 
 class Likeness:
@@ -34,13 +34,13 @@ class Likeness:
 
     def open(self, path: Path) -> dict[str, ZippedRows]:
         """Return a file's arrays; a SourceError where they are others."""
-        found = npz_arrays(path, self._ratio)
-        kinds = _kinds(found)
+        arrays = npz_arrays(path, self._ratio)
+        kinds = _kinds(arrays)
         for name in self._known | kinds:
             if self._known.get(name) != kinds.get(name):
-                told = [f"{_shown(of.get(name))} in {file.name}" for of, file in ((self._known, self._first), (kinds, path))]
-                raise SourceError(f"{path}: {name!r} should be the same in all files, and is {told[0]}, {told[1]}")
-        return found
+                both = [f"{_shown(of.get(name))} in {file.name}" for of, file in ((self._known, self._first), (kinds, path))]
+                raise SourceError(f"{path}: {name!r} should be the same in all files, and is {both[0]}, {both[1]}")
+        return arrays
 
     def rows(self, path: Path, arrays: Mapping[str, ZippedRows]) -> int:
         """Return how many rows each of a file's arrays has; a SourceError where these differ."""

@@ -12,14 +12,14 @@ from diskbuffer.plugin import Contents, Format
 
 def losses(contents: Contents, *, version: int = 3, **_: Any) -> Mapping[str, str]:
     """Return what Dreamer's files cannot hold."""
-    found = {}
+    lost = {}
     if contents.tags:
-        found["tags"] = "Dreamer's files have no names for episodes"
+        lost["tags"] = "Dreamer's files have no names for episodes"
     if contents.derived:
-        found["derived"] = f"{', '.join(sorted(contents.derived))}: computed columns become columns like all others"
+        lost["derived"] = f"{', '.join(sorted(contents.derived))}: computed columns become columns like all others"
     if contents.n_envs > 1 and version == 2:
-        found["streams"] = "files of single episodes do not tell which environment each is of"
-    return found
+        lost["streams"] = "files of single episodes do not tell which environment each is of"
+    return lost
 
 
 DREAMER = Format("dreamer", "replays of DreamerV3 (chunks) and DreamerV2 (episodes), .npz", DreamerSource, write, losses)

@@ -66,9 +66,11 @@ def given_keys(contents: Contents) -> Keys:
     return Keys(names, columns)
 
 
-def described_keys(told: Mapping[str, Any], columns: Mapping[str, Column], arrays: Mapping[str, Rows], where: Path) -> Keys:
+def described_keys(
+    description: Mapping[str, Any], columns: Mapping[str, Column], arrays: Mapping[str, Rows], where: Path
+) -> Keys:
     """Return the keys that an export told of."""
-    of = told.get("keys")
+    of = description.get("keys")
     strings = isinstance(of, dict) and all(isinstance(name, str) for name in of.values())
     if not isinstance(of, dict) or not strings or of.keys() != columns.keys() or not all(name in arrays for name in of.values()):
         raise SourceError(f"{where}: its files do not have the arrays that diskbuffer.json tells of")

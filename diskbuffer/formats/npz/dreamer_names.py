@@ -32,12 +32,12 @@ class Chunk:
     length: int
 
 
-def version_of(files: Sequence[Path], given: object) -> int:
+def version_of(files: Sequence[Path], chosen: object) -> int:
     """Return 3 for chunks of streams, 2 for episodes."""
-    if given not in (None, 2, 3):
-        raise InputError(f"version must be 2 (a file an episode; also DreamerV1's) or 3 (chunks), found {given!r}")
-    if given is not None:
-        return 2 if given == 2 else 3
+    if chosen not in (None, 2, 3):
+        raise InputError(f"version must be 2 (a file an episode; also DreamerV1's) or 3 (chunks), found {chosen!r}")
+    if chosen is not None:
+        return 2 if chosen == 2 else 3
     for version, pattern in ((3, _CHUNK), (2, _EPISODE)):
         if all(pattern.fullmatch(file.name) for file in files):
             return version
@@ -64,15 +64,15 @@ def chains(files: Sequence[Path]) -> list[list[Chunk]]:
             raise SourceError(f"{chunk.path} and {before[chunk.successor].path.name} go on in the same file")
         if chunk.successor in chunks:
             before[chunk.successor] = chunk
-    found = []
+    ordered = []
     for head in sorted((c for c in chunks.values() if c.uuid not in before), key=lambda c: (c.time, c.uuid)):
         chain = [head]
         while (following := chunks.get(chain[-1].successor)) is not None:
             chain.append(following)
-        found.append(chain)
-    if sum(map(len, found)) != len(chunks):
+        ordered.append(chain)
+    if sum(map(len, ordered)) != len(chunks):
         raise SourceError(f"{files[0].parent}: there are files that go on in one another, in a circle")
-    return found
+    return ordered
 
 
 def base62(number: int) -> str:

@@ -43,19 +43,19 @@ class DreamerSource:
         self, path: Path, *, version: int | None = None, actions: str | Collection[str] = (), max_ratio: int = RATIO
     ) -> None:
         self._path, self._files = path, files_of(path)
-        told = read_description(path)
-        self._version = version_of(self._files, told.get("dreamer", version) if told else version)
+        description = read_description(path)
+        self._version = version_of(self._files, description.get("dreamer", version) if description else version)
         self._chains = chains(self._files) if self._version == 3 else []
         first = self._chains[0][0].path if self._chains else self._files[0]
         self._like = Likeness(first, max_ratio)
-        contents = None if told is None else described(told, path)
+        contents = None if description is None else described(description, path)
         arrays = self._like.arrays
-        if contents is None or told is None:
+        if contents is None or description is None:
             self._keys = found_keys(arrays, actions, path)
             contents = Contents(self._keys.columns)
         else:
-            self._keys = described_keys(told, contents.columns, arrays, path)
-        self._base = _base(told, path) if told else None
+            self._keys = described_keys(description, contents.columns, arrays, path)
+        self._base = _base(description, path) if description else None
         self._streams = contents.n_envs
         steps = sum(chunk.length for chain in self._chains for chunk in chain) if self._chains else None
         self.contents = replace(contents, episodes=None if self._chains else len(self._files), steps=steps)
@@ -63,8 +63,8 @@ class DreamerSource:
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        found = self._of_chains() if self._version == 3 else self._of_files(first)
-        for number, episode in enumerate(found, 0 if self._version == 3 else first):
+        episodes = self._of_chains() if self._version == 3 else self._of_files(first)
+        for number, episode in enumerate(episodes, 0 if self._version == 3 else first):
             if number >= first:
                 yield episode
 
@@ -139,10 +139,10 @@ class DreamerSource:
         """Close nothing: files are open while they are read."""
 
 
-def _base(told: Mapping[str, Any], where: Path) -> int:
+def _base(description: Mapping[str, Any], where: Path) -> int:
     """Return the number that is in all identifiers of an export."""
     try:
-        return number_of(told["base"])
+        return number_of(description["base"])
     except (KeyError, ValueError, TypeError) as error:
         raise SourceError(f"{where}: what diskbuffer.json tells of its files is damaged: {error!r}") from error
 
@@ -158,17 +158,17 @@ class _Piece:
 
 
 def _flags(arrays: Mapping[str, ZippedRows], rows: int, ends: bool) -> dict[str, npt.NDArray[np.bool_]]:
-    found = {}
+    flags = {}
     for name in FLAGS:
         if name in arrays:
-            found[name] = _flag(arrays[name], rows)
+            flags[name] = _flag(arrays[name], rows)
         else:
-            found[name] = np.zeros(rows, bool)
+            flags[name] = np.zeros(rows, bool)
             if name == "is_last" and rows:
-                found[name][-1] = ends
+                flags[name][-1] = ends
             elif name == "is_terminal" and "discount" in arrays:
-                found[name] = _flag(arrays["discount"], rows, invert=True)
-    return found
+                flags[name] = _flag(arrays["discount"], rows, invert=True)
+    return flags
 
 
 def _flag(array: ZippedRows, rows: int, invert: bool = False) -> npt.NDArray[np.bool_]:

@@ -29,20 +29,20 @@ def write(path: Path, contents: Contents, *, version: int = 3) -> Writer:
     if version not in (2, 3):
         raise InputError(f"version must be 2 (a file an episode) or 3 (chunks), found {version!r}")
     keys = given_keys(contents)
-    told = _told(path)
-    if told is None or told.get("dreamer") != version:
+    description = _description(path)
+    if description is None or description.get("dreamer") != version:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         base = secrets.randbits(128) >> 48 << 48
         more = {"dreamer": version, "keys": dict(keys.of), "base": base62(base), "made": datetime.now().isoformat()}
-        told = describe(contents, **more)
-        write_description(path, told)
+        description = describe(contents, **more)
+        write_description(path, description)
     for left in path.glob("*.part"):
         left.unlink()
-    return _Chunks(path, contents, dict(keys.of), told) if version == 3 else _Episodes(path, dict(keys.of), told)
+    return _Chunks(path, contents, dict(keys.of), description) if version == 3 else _Episodes(path, dict(keys.of), description)
 
 
-def _told(path: Path) -> dict[str, Any] | None:
+def _description(path: Path) -> dict[str, Any] | None:
     try:
         return read_description(path)
     except SourceError:  # of an export that was killed: begun anew
@@ -52,14 +52,14 @@ def _told(path: Path) -> dict[str, Any] | None:
 def _rows_of(episode: EpisodeData, keys: dict[str, str], actions_late: bool) -> dict[str, Rows]:
     """Return the T + 1 rows of an episode of T steps, by Dreamer's names."""
     steps = episode.steps
-    found: dict[str, Rows] = {}
+    arrays: dict[str, Rows] = {}
     for path, name in keys.items():
         rows = episode.columns[path]
         if is_observation(path):
-            found[name] = with_final(rows, steps)
+            arrays[name] = with_final(rows, steps)
         else:
             late = path == "reward" or actions_late
-            found[name] = Joined([zeros(rows), rows] if late else [rows, zeros(rows)])
+            arrays[name] = Joined([zeros(rows), rows] if late else [rows, zeros(rows)])
     terminated, truncated = episode.flag("terminated"), episode.flag("truncated")
     for name, row, value in (
         ("is_first", 0, True),
@@ -68,17 +68,17 @@ def _rows_of(episode: EpisodeData, keys: dict[str, str], actions_late: bool) -> 
     ):
         flags = np.zeros(steps + 1, bool)
         flags[row] = value
-        found[name] = flags
-    return found
+        arrays[name] = flags
+    return arrays
 
 
 class _Episodes:
     """A file an episode, as DreamerV2 writes them, named so that they are read in this order."""
 
-    def __init__(self, path: Path, keys: dict[str, str], told: dict[str, Any]) -> None:
+    def __init__(self, path: Path, keys: dict[str, str], description: dict[str, Any]) -> None:
         self._path, self._keys = path, keys
-        self._time = datetime.fromisoformat(told["made"]).strftime("%Y%m%dT%H%M%S")
-        self._end = f"{number_of(told['base']):032x}"[:24]
+        self._time = datetime.fromisoformat(description["made"]).strftime("%Y%m%dT%H%M%S")
+        self._end = f"{number_of(description['base']):032x}"[:24]
         self.held = len(list(path.glob("*.npz")))
 
     def write(self, episode: EpisodeData) -> None:
@@ -102,9 +102,9 @@ class _Chunks:
 
     held = 0
 
-    def __init__(self, path: Path, contents: Contents, keys: dict[str, str], told: dict[str, Any]) -> None:
-        self._path, self._keys, self._made = path, keys, told["made"]
-        self._base, self._n_envs = number_of(told["base"]), contents.n_envs
+    def __init__(self, path: Path, contents: Contents, keys: dict[str, str], description: dict[str, Any]) -> None:
+        self._path, self._keys, self._made = path, keys, description["made"]
+        self._base, self._n_envs = number_of(description["base"]), contents.n_envs
         row = sum(math.prod(column.shape) * column.np_dtype.itemsize for column in contents.columns.values())
         self._length = max(2, min(_ROWS, _MEMORY // (contents.n_envs * max(1, row))))
         self._open: dict[int, _Open] = {}
@@ -116,8 +116,8 @@ class _Chunks:
             chunk = self._open.setdefault(stream, _Open(0))
             n = min(self._length - chunk.filled, episode.steps + 1 - first)
             if chunk.filled == 0:
-                chunk.there = self._name(stream, chunk.number, self._length).exists()
-            if not chunk.there:
+                chunk.saved = self._name(stream, chunk.number, self._length).exists()
+            if not chunk.saved:
                 for name, values in rows.items():
                     into = chunk.arrays.setdefault(name, np.zeros((self._length, *values.shape[1:]), values.dtype))
                     into[chunk.filled : chunk.filled + n] = values[first : first + n]
@@ -138,7 +138,7 @@ class _Chunks:
 
     def _save(self, stream: int, chunk: _Open) -> None:
         path = self._name(stream, chunk.number, chunk.filled)
-        if not chunk.there and not path.exists():
+        if not chunk.saved and not path.exists():
             identifier = self._uuid(stream, chunk.number).to_bytes(16, "big")
             places = np.frombuffer(b"".join(identifier + n.to_bytes(4, "big") for n in range(chunk.filled)), np.uint8)
             arrays: dict[str, Rows] = {name: values[: chunk.filled] for name, values in chunk.arrays.items()}
@@ -157,5 +157,5 @@ class _Open:
     """A chunk that is being filled."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.filled, self.there = number, 0, False
+        self.number, self.filled, self.saved = number, 0, False
         self.arrays: dict[str, npt.NDArray[Any]] = {}

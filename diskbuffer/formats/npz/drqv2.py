@@ -50,7 +50,7 @@ class DrQv2Source:
         self._stack = _stack(frame_stack, arrays["observation"])
         columns = {self._names[name]: column_of(self._shown(name, rows), self._files[0], name) for name, rows in arrays.items()}
         lengths = [_NAME.fullmatch(file.name) for file in self._files]
-        steps = sum(int(found[3]) for found in lengths if found) if all(lengths) else None
+        steps = sum(int(match[3]) for match in lengths if match) if all(lengths) else None
         self.contents = Contents(columns, len(self._files), steps, frame_stack=self._stack)
         self.losses: Mapping[str, str] = {}
 
@@ -110,18 +110,18 @@ class _Frames:
             raise SourceError(f"{self._where}: observations at row {row} or after are no rolling stack of {self._n} frames")
 
 
-def _stack(given: int, rows: Rows) -> int:
-    given = integer("frame_stack", given)
-    if given > 1 and (len(rows.shape) < 2 or rows.shape[1] % given):
+def _stack(frames: int, rows: Rows) -> int:
+    frames = integer("frame_stack", frames)
+    if frames > 1 and (len(rows.shape) < 2 or rows.shape[1] % frames):
         raise InputError(
-            f"frame_stack must be how many frames are stacked along the first of {list(rows.shape[1:])}, found {given!r}"
+            f"frame_stack must be how many frames are stacked along the first of {list(rows.shape[1:])}, found {frames!r}"
         )
-    return given
+    return frames
 
 
 def _order(file: Path) -> tuple[int, str, int]:
-    found = _NAME.fullmatch(file.name)
-    return (0, found[1], int(found[2])) if found else (1, file.name, 0)
+    match = _NAME.fullmatch(file.name)
+    return (0, match[1], int(match[2])) if match else (1, file.name, 0)
 
 
 DRQV2 = Format("drqv2", "episodes of DrQ-v2, .npz", DrQv2Source)

@@ -113,14 +113,14 @@ class _Continued:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
-        found = np.asarray(self._rows[first : min(last, self._rows.shape[0])])
+        values = np.asarray(self._rows[first : min(last, self._rows.shape[0])])
         following = np.asarray(self._following[max(first, 1) - 1 : max(last, 1) - 1])
-        here = found[1:] if first == 0 else found
+        here = values[1:] if first == 0 else values
         same = (following[: len(here)] == here) | ((following[: len(here)] != following[: len(here)]) & (here != here))
         if not same.all():
             row = self._begin + max(first, 1) + int(np.flatnonzero(~same.reshape(len(here), -1).all(axis=1))[0])
             raise SourceError(f"{self._where}: the observation of row {row} is not the next_observation of the row before it")
-        return np.concatenate([found, following[-1:]]) if last > self._rows.shape[0] else found
+        return np.concatenate([values, following[-1:]]) if last > self._rows.shape[0] else values
 
 
 OGBENCH = Format("ogbench", "data sets of OGBench, .npz", OGBenchSource)

@@ -48,13 +48,13 @@ def npz_arrays(path: Path, ratio: int = RATIO) -> dict[str, ZippedRows]:
         if sum(member.compress_size for member in members) > size:
             raise SourceError(f"{path} is damaged, or made to do harm: its members overlap")
         refuse_bombs(path, size, sum(member.file_size for member in members), ratio)
-        found: dict[str, ZippedRows] = {}
+        arrays: dict[str, ZippedRows] = {}
         for member in members:
             name = member.filename.removesuffix(".npy")
-            if name == member.filename or name in found:
+            if name == member.filename or name in arrays:
                 raise SourceError(f"{path} should have arrays of different names, and has {member.filename!r}")
-            found[name] = _opened(path, file, member)
-        return found
+            arrays[name] = _opened(path, file, member)
+        return arrays
 
 
 def _opened(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> ZippedRows:
@@ -120,13 +120,13 @@ class ZippedRows:
                 return self._whole()[first:last]
             kept = self._last if first == self._next - 1 else None
             if kept is not None:
-                found = np.concatenate([kept, self._read(self._next, last)]) if last > self._next else kept.copy()
+                values = np.concatenate([kept, self._read(self._next, last)]) if last > self._next else kept.copy()
             else:
-                found = self._read(first, last)
-        self._last = found[-1:].copy()
+                values = self._read(first, last)
+        self._last = values[-1:].copy()
         if self._next == self.shape[0]:
             self.close()
-        return found
+        return values
 
     def flags(self, n: int) -> npt.NDArray[Any]:
         """Return the first `n` rows, (n,), which must be single numbers or truth values."""
@@ -153,10 +153,10 @@ class ZippedRows:
             skipped = min(step, first - self._next)
             self._take(np.empty((skipped, *self.shape[1:]), self._stored))
             self._next += skipped
-        found = np.empty((last - first, *self.shape[1:]), self._stored)
-        self._take(found)
+        values = np.empty((last - first, *self.shape[1:]), self._stored)
+        self._take(values)
         self._next = last
-        return found.astype(self.dtype, copy=False)
+        return values.astype(self.dtype, copy=False)
 
     def _take(self, into: npt.NDArray[Any]) -> None:
         assert self._stream is not None

@@ -27,7 +27,7 @@ _FLOATS = ("float16", "float32", "float64", "complex64", "complex128", "bfloat16
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredArrays:
     """What is in a directory.
 
     Attributes
@@ -36,7 +36,7 @@ class Found:
         By keys, joined by "/"; memory-mapped, with the batch's axes first. Numbers of bfloat16 are raw, as uint16.
     shape : tuple of int
         Of the batch.
-    brains : frozenset of str
+    bfloat16 : frozenset of str
         Arrays that are bfloat16.
     others : mapping of str to str
         What cannot be read, and what it is.
@@ -46,7 +46,7 @@ class Found:
 
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
-    brains: set[str] = field(default_factory=set)
+    bfloat16: set[str] = field(default_factory=set)
     others: dict[str, str] = field(default_factory=dict)
     maps: dict[str, mmap.mmap] = field(default_factory=dict)
 
@@ -59,18 +59,18 @@ class Mapped:
         self.shape, self.dtype = rows.shape, rows.dtype
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
-        found = self._rows[rows].copy()
+        values = self._rows[rows].copy()
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
-        return found
+        return values
 
 
-def find_arrays(path: Path) -> Found:
+def find_arrays(path: Path) -> StoredArrays:
     """Return the arrays in a directory and in those below it; a SourceError where files are not as they are told."""
-    told = read_json(path / META)
-    found = Found(shape=_shape(told.get("shape"), path / META))
-    _collect(path, told, "", found, 0)
-    return found
+    metadata = read_json(path / META)
+    stored = StoredArrays(shape=_shape(metadata.get("shape"), path / META))
+    _collect(path, metadata, "", stored, 0)
+    return stored
 
 
 def encoded(key: str) -> str:
@@ -85,35 +85,35 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_METADATA + 1)
-        found = json.loads(text) if len(text) <= _LARGEST_METADATA else None
+        content = json.loads(text) if len(text) <= _LARGEST_METADATA else None
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(f"{path} cannot be read, or is damaged: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise SourceError(f"{path} should be a JSON object, of 16 MiB at most")
-    return found
+    return content
 
 
-def _collect(path: Path, told: dict[str, Any], prefix: str, found: Found, depth: int) -> None:
+def _collect(path: Path, metadata: dict[str, Any], prefix: str, stored: StoredArrays, depth: int) -> None:
     if depth > _DEEPEST:
         raise SourceError(f"{path} has more than {_DEEPEST} directories in one another")
-    if told.get("_type") != TYPE:
+    if metadata.get("_type") != TYPE:
         if not prefix:
-            raise SourceError(f"{path / META} tells of {told.get('_type')!r}, and only TensorDicts are read")
-        found.others[prefix.rstrip("/")] = str(told.get("_type"))[:100]
+            raise SourceError(f"{path / META} tells of {metadata.get('_type')!r}, and only TensorDicts are read")
+        stored.others[prefix.rstrip("/")] = str(metadata.get("_type"))[:100]
         return
-    if _shape(told.get("shape"), path / META)[: len(found.shape)] != found.shape:
-        raise SourceError(f"{path} should have the batch's shape {list(found.shape)}, and has {told.get('shape')}")
-    for key, one in told.items():
+    if _shape(metadata.get("shape"), path / META)[: len(stored.shape)] != stored.shape:
+        raise SourceError(f"{path} should have the batch's shape {list(stored.shape)}, and has {metadata.get('shape')}")
+    for key, one in metadata.items():
         if not isinstance(one, dict):
             continue
         name, where = f"{prefix}{key}", _place(path, key, "" if "type" in one else ".memmap")
         if "/" in key:
-            found.others[name] = "a key with a slash"
+            stored.others[name] = "a key with a slash"
         elif "type" in one:
             inner = read_json(where / META) if one["type"] == "TensorDict" else {"_type": one["type"]}
-            _collect(where, inner, f"{name}/", found, depth + 1)
+            _collect(where, inner, f"{name}/", stored, depth + 1)
         else:
-            _map(where, name, one, found)
+            _map(where, name, one, stored)
 
 
 def _place(path: Path, key: str, suffix: str) -> Path:
@@ -123,16 +123,16 @@ def _place(path: Path, key: str, suffix: str) -> Path:
     return path / f"{key}{suffix}" if plain and not new.exists() else new
 
 
-def _map(path: Path, name: str, told: dict[str, Any], found: Found) -> None:
-    dtype = str(told.get("dtype")).removeprefix("torch.")
-    shape = _shape(told.get("shape"), path)
-    if told.get("is_nested") or dtype not in (*_DTYPES, *_FLOATS):
-        found.others[name] = "a nested tensor" if told.get("is_nested") else dtype[:100]
+def _map(path: Path, name: str, metadata: dict[str, Any], stored: StoredArrays) -> None:
+    dtype = str(metadata.get("dtype")).removeprefix("torch.")
+    shape = _shape(metadata.get("shape"), path)
+    if metadata.get("is_nested") or dtype not in (*_DTYPES, *_FLOATS):
+        stored.others[name] = "a nested tensor" if metadata.get("is_nested") else dtype[:100]
         return
-    if shape[: len(found.shape)] != found.shape:
-        raise SourceError(f"{path} should have the batch's shape {list(found.shape)} first, and is {list(shape)}")
+    if shape[: len(stored.shape)] != stored.shape:
+        raise SourceError(f"{path} should have the batch's shape {list(stored.shape)} first, and is {list(shape)}")
     if dtype == "bfloat16":
-        found.brains.add(name)
+        stored.bfloat16.add(name)
     of = np.dtype("uint16" if dtype == "bfloat16" else dtype)
     try:
         size = path.stat().st_size
@@ -141,19 +141,19 @@ def _map(path: Path, name: str, told: dict[str, Any], found: Found) -> None:
                 f"{path} should have {math.prod(shape) * of.itemsize:,} bytes, for {dtype}{list(shape)}, and has {size:,}"
             )
         if not size:
-            found.arrays[name] = np.zeros(shape, of)
+            stored.arrays[name] = np.zeros(shape, of)
         else:
             with path.open("rb") as file:
-                found.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-            found.arrays[name] = np.frombuffer(found.maps[name], of).reshape(shape)
+                stored.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            stored.arrays[name] = np.frombuffer(stored.maps[name], of).reshape(shape)
     except (OSError, ValueError) as error:
         if isinstance(error, DiskBufferError):
             raise
         raise SourceError(f"{path} cannot be read: {error}") from error
 
 
-def _shape(given: Any, where: Path) -> tuple[int, ...]:
-    fits = isinstance(given, list) and len(given) <= 32 and all(type(n) is int and 0 <= n < 2**48 for n in given)
+def _shape(shape: Any, where: Path) -> tuple[int, ...]:
+    fits = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**48 for n in shape)
     if not fits:
-        raise SourceError(f"{where}: a shape should be a list of whole numbers, found {str(given)[:100]}")
-    return tuple(given)
+        raise SourceError(f"{where}: a shape should be a list of whole numbers, found {str(shape)[:100]}")
+    return tuple(shape)

@@ -19,7 +19,7 @@ from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
 from diskbuffer.formats.strangers import is_file_beside
-from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
+from diskbuffer.formats.tensordicts.arrays import META, Mapped, StoredArrays, find_arrays, read_json
 from diskbuffer.plugin import Contents, EpisodeData, Rows, escape_key, format_option, is_observation
 
 FLAGS = ("done", "terminated", "truncated")
@@ -49,38 +49,42 @@ class TensorDictSource:
         self._path, place = path, path / "storage" if (path / "storage" / META).exists() else path
         if not (place / META).is_file():
             raise SourceError(f"{path} is no directory of a TensorDict: there is no {META} in it, nor in storage/")
-        self._found = find_arrays(place)
-        filled, cursor, is_storage = _ring(place, self._found)
-        told = read_description(path)
-        axes = len(self._found.shape)
+        self._stored = find_arrays(place)
+        filled, cursor, is_storage = _ring(place, self._stored)
+        description = read_description(path)
+        axes = len(self._stored.shape)
         if not axes or (time is not None and (type(time) is not int or not -axes <= time < axes)):
-            raise InputError(f"time must be an axis of the batch, whose shape is {list(self._found.shape)}, found {time!r}")
+            raise InputError(f"time must be an axis of the batch, whose shape is {list(self._stored.shape)}, found {time!r}")
         time = (0 if is_storage else axes - 1) if time is None else time % axes
-        if math.prod(n for axis, n in enumerate(self._found.shape) if axis != time) > _MOST_ENVS:
-            raise SourceError(f"{path} is of {list(self._found.shape)} steps, more than {_MOST_ENVS:,} environments")
+        if math.prod(n for axis, n in enumerate(self._stored.shape) if axis != time) > _MOST_ENVS:
+            raise SourceError(f"{path} is of {list(self._stored.shape)} steps, more than {_MOST_ENVS:,} environments")
         self._lines = [
-            _Line(self._found, time, place_of, filled, cursor)
-            for place_of in np.ndindex(*(n for axis, n in enumerate(self._found.shape) if axis != time))
+            _Line(self._stored, time, place_of, filled, cursor)
+            for place_of in np.ndindex(*(n for axis, n in enumerate(self._stored.shape) if axis != time))
         ]
         if not self._lines or not self._lines[0].steps:
             raise SourceError(f"{path} has no steps")
-        names, losses = (described_names(told, path), {}) if told else _names(self._found, names_in("obs", obs), path)
-        missing = [key for key in names.values() if key not in self._found.arrays]
+        names, losses = (
+            (described_names(description, path), {}) if description else _names(self._stored, names_in("obs", obs), path)
+        )
+        missing = [key for key in names.values() if key not in self._stored.arrays]
         if missing:
-            raise SourceError(f"{path} has no {missing[0]!r}; it has {', '.join(self._found.arrays)}")
-        self._names, self._told = names, told
-        self._has_next = all(f"next/{key}" in self._found.arrays for column, key in names.items() if is_observation(column))
-        self._scalar = told is None or (given := described(told, path).columns.get("reward")) is None or given.shape == ()
+            raise SourceError(f"{path} has no {missing[0]!r}; it has {', '.join(self._stored.arrays)}")
+        self._names, self._description = names, description
+        self._has_next = all(f"next/{key}" in self._stored.arrays for column, key in names.items() if is_observation(column))
+        self._scalar = (
+            description is None or (reward := described(description, path).columns.get("reward")) is None or reward.shape == ()
+        )
         first = self._lines[0].columns(names, self._scalar)
         columns = {column: column_of(rows, path, names[column]) for column, rows in first.items()}
-        contents = Contents(columns, n_envs=len(self._lines)) if told is None else self._restored(columns)
+        contents = Contents(columns, n_envs=len(self._lines)) if description is None else self._restored(columns)
         self._n_envs = contents.n_envs
         steps = sum(line.steps for line in self._lines)
         self.contents = replace(contents, steps=steps, final=self._has_next)
-        self.losses: Mapping[str, str] = {**{name: f"{name} is {what}" for name, what in self._found.others.items()}, **losses}
+        self.losses: Mapping[str, str] = {**{name: f"{name} is {what}" for name, what in self._stored.others.items()}, **losses}
 
     def _restored(self, columns: Mapping[str, Any]) -> Contents:
-        contents = described(self._told, self._path)
+        contents = described(self._description, self._path)
         for name, column in contents.columns.items():
             if name not in columns or (column.shape, column.np_dtype) != (columns[name].shape, columns[name].np_dtype):
                 raise SourceError(
@@ -110,12 +114,12 @@ class TensorDictSource:
         for flag in FLAGS[1:]:
             columns[flag] = np.zeros(end - begin, bool)
             columns[flag][-1:] = line.ended(end - 1, flag)  # type: ignore[index]
-        if self._told is not None and self._n_envs > 1:
+        if self._description is not None and self._n_envs > 1:
             stream = self._stream(line, begin)
         return EpisodeData(columns, end - begin, stream=stream)
 
     def _stream(self, line: _Line, row: int) -> int:
-        if STREAM not in self._found.arrays:
+        if STREAM not in self._stored.arrays:
             raise SourceError(f"{self._path} should have {STREAM!r}, the environment of each step, as diskbuffer.json tells")
         stream = int(np.asarray(line.rows(STREAM)[row : row + 1]).reshape(-1)[0])
         if not 0 <= stream < self._n_envs:
@@ -129,30 +133,32 @@ class TensorDictSource:
 class _Line:
     """The steps of one environment in the order of time, which in a ring begins at the writer's cursor."""
 
-    def __init__(self, found: Found, time: int, place: tuple[int, ...], filled: int, cursor: int) -> None:
-        self._found = found
+    def __init__(self, stored: StoredArrays, time: int, place: tuple[int, ...], filled: int, cursor: int) -> None:
+        self._stored = stored
         self._index: Any = (*place[:time], slice(None), *place[time:])
-        size = found.shape[time]
+        size = stored.shape[time]
         self.steps = min(filled, size)
         self._cursor = cursor if filled >= size else 0
 
     def rows(self, key: str) -> Rows:
         """Return the rows of a key."""
-        array = Mapped(self._found.arrays[key][self._index], self._found.maps.get(key))
+        array = Mapped(self._stored.arrays[key][self._index], self._stored.maps.get(key))
         rows: Rows = Part(array, 0, self.steps)
         if self._cursor:
             rows = Joined([Part(array, self._cursor, self.steps), Part(array, 0, self._cursor)])
-        return _Brains(rows) if key in self._found.brains else rows
+        return _BFloat16Rows(rows) if key in self._stored.bfloat16 else rows
 
     def columns(self, names: Mapping[str, str], scalar: bool) -> dict[str, Rows]:
         """Return the rows of each column; where it should be `scalar`, a reward in an axis of its own becomes a number."""
-        found = {column: self.rows(key) for column, key in names.items()}
-        rewards = found.get("reward")
-        return found | {"reward": Shaped(rewards, ())} if scalar and rewards is not None and rewards.shape[1:] == (1,) else found
+        columns = {column: self.rows(key) for column, key in names.items()}
+        rewards = columns.get("reward")
+        return (
+            columns | {"reward": Shaped(rewards, ())} if scalar and rewards is not None and rewards.shape[1:] == (1,) else columns
+        )
 
     def ended(self, row: int, flag: str) -> bool:
         """Tell whether a step has a flag. Where only "done" is told, that is a termination."""
-        arrays = self._found.arrays
+        arrays = self._stored.arrays
         if f"next/{flag}" in arrays:
             return self._flag(f"next/{flag}", row)
         others = [name for name in FLAGS[1:] if f"next/{name}" in arrays]
@@ -167,12 +173,12 @@ class _Line:
         """Return where each episode begins and ends: where something is done, and where observations do not go on."""
         ends = np.zeros(self.steps, bool)
         for flag in FLAGS:
-            if f"next/{flag}" in self._found.arrays:
+            if f"next/{flag}" in self._stored.arrays:
                 ends |= np.asarray(self.rows(f"next/{flag}")[: self.steps]).reshape(self.steps, -1).any(axis=1)
         return runs(ends, [(self.rows(key), self.rows(f"next/{key}")) for key in obs])
 
 
-class _Brains:
+class _BFloat16Rows:
     """Numbers of bfloat16 as float32, which holds each of them exactly."""
 
     def __init__(self, rows: Rows) -> None:
@@ -182,14 +188,14 @@ class _Brains:
         return (np.asarray(self._rows[rows]).astype(np.uint32) << 16).view(np.float32)
 
 
-def _ring(place: Path, found: Found) -> tuple[int, int, bool]:
+def _ring(place: Path, stored: StoredArrays) -> tuple[int, int, bool]:
     """Return how many rows of the time axis are filled, where the oldest is, and whether this is a storage."""
-    size = found.shape[0] if found.shape else 0
+    size = stored.shape[0] if stored.shape else 0
     if not (place / "storage_metadata.json").exists():
-        return max(found.shape, default=0), 0, False
-    told = read_json(place / "storage_metadata.json")
-    length, inner = told.get("len"), int(np.prod(found.shape[1:]))
-    if told.get("is_pytree"):
+        return max(stored.shape, default=0), 0, False
+    metadata = read_json(place / "storage_metadata.json")
+    length, inner = metadata.get("len"), int(np.prod(stored.shape[1:]))
+    if metadata.get("is_pytree"):
         raise SourceError(f"{place} is a storage of something else than TensorDicts")
     if type(length) is not int or not 0 <= length <= size * inner:
         raise SourceError(
@@ -197,8 +203,8 @@ def _ring(place: Path, found: Found) -> tuple[int, int, bool]:
         )
     cursor = 0
     if is_file_beside(place.parent, "writer", "metadata.json"):
-        told = read_json(place.parent / "writer" / "metadata.json")
-        cursor = told.get("cursor", told.get("_cursor", 0))
+        metadata = read_json(place.parent / "writer" / "metadata.json")
+        cursor = metadata.get("cursor", metadata.get("_cursor", 0))
         if type(cursor) is not int or not 0 <= cursor <= size:
             raise SourceError(
                 f"{place.parent}/writer/metadata.json: the cursor should be below {size}, and is {str(cursor)[:50]}"
@@ -206,17 +212,19 @@ def _ring(place: Path, found: Found) -> tuple[int, int, bool]:
     return -(-length // max(inner, 1)), cursor % max(size, 1), True
 
 
-def _names(found: Found, obs: list[str], path: Path) -> tuple[dict[str, str], dict[str, str]]:
+def _names(stored: StoredArrays, obs: list[str], path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return the key of each column, and what is lost."""
-    keys = [key for key in found.arrays if not key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
+    keys = [key for key in stored.arrays if not key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
     for key in obs:
         if key not in keys:
             raise InputError(f"there is no key {key!r} in {path}; there are {', '.join(keys)}")
-    seen = obs or [key for key in keys if f"next/{key}" in found.arrays and key != "reward"]
+    seen = obs or [key for key in keys if f"next/{key}" in stored.arrays and key != "reward"]
     if not seen:
         raise SourceError(f"{path}: no key is under 'next', too, so say which are observations: {format_option('obs', 'KEY')}")
     names = {"obs" if len(seen) == 1 else f"obs/{_path(key)}": key for key in seen}
-    following = [key.removeprefix("next/") for key in found.arrays if key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
+    following = [
+        key.removeprefix("next/") for key in stored.arrays if key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)
+    ]
     following = [key for key in following if key not in (*seen, *FLAGS)]
     of = {key: f"next/{key}" for key in following if key == "reward" or key not in keys}
     left = [f"next/{key}" for key in following if key not in of]
@@ -230,9 +238,9 @@ def _names(found: Found, obs: list[str], path: Path) -> tuple[dict[str, str], di
     return names | {at: of["/".join(parts)] for parts, at in paths.items()}, losses
 
 
-def described_names(told: Mapping[str, Any], path: Path) -> dict[str, str]:
+def described_names(description: Mapping[str, Any], path: Path) -> dict[str, str]:
     """Return the key of each column, as an export of ours tells."""
-    names = told.get("keys")
+    names = description.get("keys")
     if not isinstance(names, dict) or not all(isinstance(key, str) for key in names.values()):
         raise SourceError(f"{path}: diskbuffer.json should tell the key of each column")
     return names

@@ -49,9 +49,9 @@ class TensorDictWriter:
     def _resumed(self, contents: Contents) -> tuple[int, int]:
         """Return how many episodes are there, and their steps."""
         try:
-            told = read_description(self._path)
+            description = read_description(self._path)
             progress = json.loads((self._path / _PROGRESS).read_text())
-            if told is not None:
+            if description is not None:
                 return int(progress["episodes"]), int(progress["rows"])
         except (OSError, ValueError, KeyError, TypeError, SourceError):  # begun anew
             pass
@@ -74,22 +74,22 @@ class TensorDictWriter:
 
     def _rows_of(self, episode: EpisodeData) -> dict[str, Rows]:
         steps = episode.steps
-        found: dict[str, Rows] = {}
+        arrays: dict[str, Rows] = {}
         for column, key in self._names.items():
             rows = episode.columns[column]
             if is_observation(column):
                 whole = with_final(rows, steps)
-                found[key], found[f"next/{key}"] = Part(whole, 0, steps), Part(whole, 1, steps + 1)
+                arrays[key], arrays[f"next/{key}"] = Part(whole, 0, steps), Part(whole, 1, steps + 1)
             else:
-                found[key] = rows
+                arrays[key] = rows
         terminated, truncated = episode.flag("terminated"), episode.flag("truncated")
         for flag, value in zip(FLAGS, (True, terminated, truncated), strict=True):
             flags = np.zeros(steps, bool)
             flags[-1] = value  # an episode that was cut off is done, for its next step is another one's
-            found[f"next/{flag}"] = flags
+            arrays[f"next/{flag}"] = flags
         if self._several:
-            found[STREAM] = np.full(steps, episode.stream, np.int64)
-        return found
+            arrays[STREAM] = np.full(steps, episode.stream, np.int64)
+        return arrays
 
     def finish(self) -> None:
         """Write what tells of the files."""
@@ -100,8 +100,8 @@ class TensorDictWriter:
                 directories.setdefault("/".join(parents[: depth + 1]), {})
                 directories["/".join(parents[:depth])][parents[depth]] = {"type": "TensorDict"}
             shape = [self._rows, *column.shape]
-            told = {"device": "cpu", "shape": shape, "dtype": f"torch.{column.np_dtype.name}", "is_nested": False}
-            directories["/".join(parents)][name] = told
+            metadata = {"device": "cpu", "shape": shape, "dtype": f"torch.{column.np_dtype.name}", "is_nested": False}
+            directories["/".join(parents)][name] = metadata
         for directory, entries in directories.items():
             place = self._path.joinpath(*(encoded(part) for part in directory.split("/") if part))
             write_json(place / META, {**entries, "shape": [self._rows], "device": "cpu", "_type": TYPE})
@@ -118,24 +118,24 @@ class TensorDictWriter:
 
 def keys(contents: Contents) -> dict[str, str]:
     """Return the key of each column: "observation" for "obs", "pixels" for "obs/pixels", those of a step as they are."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for path in contents.columns:
         if path in BUILT_IN:
             continue
         parts = [unescape_key(part) for part in path.split("/")]
         key = "/".join(parts[1:] if is_observation(path) and len(parts) > 1 else parts)
-        found[path] = {"obs": "observation", "reward": "next/reward"}.get(path, key)
+        names[path] = {"obs": "observation", "reward": "next/reward"}.get(path, key)
         if path.startswith("reward/"):
-            found[path] = f"next/{key}"
-    for path, key in found.items():
+            names[path] = f"next/{key}"
+    for path, key in names.items():
         taken = key in (*FLAGS, STREAM, "next") or (key.startswith("next/") and not path.startswith("reward"))
-        nested = any(other.startswith(f"{key}/") for other in found.values())
-        if taken or nested or list(found.values()).count(key) > 1 or any("/" in unescape_key(part) for part in path.split("/")):
+        nested = any(other.startswith(f"{key}/") for other in names.values())
+        if taken or nested or list(names.values()).count(key) > 1 or any("/" in unescape_key(part) for part in path.split("/")):
             raise InputError(
                 f"the column {path!r} would be the key {key!r}, which is another one: "
                 f"leave it out by {either('columns=', '--columns')}"
             )
-    return found
+    return names
 
 
 def write(path: Path, contents: Contents) -> Writer:
@@ -145,9 +145,9 @@ def write(path: Path, contents: Contents) -> Writer:
 
 def losses(contents: Contents, **_: Any) -> Mapping[str, str]:
     """Return what a TensorDict of steps cannot hold."""
-    found = {}
+    lost = {}
     if contents.tags:
-        found["tags"] = "TensorDicts of steps have no texts"
+        lost["tags"] = "TensorDicts of steps have no texts"
     if contents.derived:
-        found["derived"] = f"{', '.join(sorted(contents.derived))}: computed columns become columns like all others"
-    return found
+        lost["derived"] = f"{', '.join(sorted(contents.derived))}: computed columns become columns like all others"
+    return lost

@@ -48,16 +48,16 @@ class ZarrRows:
 
     def __init__(self, files: GroupFiles, name: str) -> None:
         self._files, self.name = files, name
-        where, told = f"{files.path}: {name}", files.metadata(f"{name}/.zarray")
+        where, metadata = f"{files.path}: {name}", files.metadata(f"{name}/.zarray")
         try:
-            self.shape = tuple(int(n) for n in told["shape"])
-            self._chunks = tuple(int(n) for n in told["chunks"])
-            self._dtype = np.dtype(_text(told["dtype"]))
-            self._codec = told["compressor"] and _text(told["compressor"]["id"])
-            self._configuration = told["compressor"]
-            self._order = _text(told["order"])
-            self._separator = _text(told.get("dimension_separator", "."))
-            fill = told["fill_value"]
+            self.shape = tuple(int(n) for n in metadata["shape"])
+            self._chunks = tuple(int(n) for n in metadata["chunks"])
+            self._dtype = np.dtype(_text(metadata["dtype"]))
+            self._codec = metadata["compressor"] and _text(metadata["compressor"]["id"])
+            self._configuration = metadata["compressor"]
+            self._order = _text(metadata["order"])
+            self._separator = _text(metadata.get("dimension_separator", "."))
+            fill = metadata["fill_value"]
             self._fill = (
                 np.zeros((), self._dtype) if fill is None or self._dtype.kind not in "biufc" else np.array(fill, self._dtype)
             )
@@ -68,7 +68,7 @@ class ZarrRows:
         across = [-(-n // c) * c for n, c in zip(self.shape[1:], self._chunks[1:], strict=False) if c > 0]
         self.kept = (self._chunks[0] if self._chunks else 1) * math.prod(across) * self._dtype.itemsize
         if (
-            told.get("zarr_format") != 2
+            metadata.get("zarr_format") != 2
             or len(self.shape) != len(self._chunks)
             or min(self.shape, default=0) < 0
             or min(self._chunks, default=1) < 1
@@ -79,8 +79,10 @@ class ZarrRows:
             raise SourceError(f"{where}/.zarray is not the metadata of a Zarr v2 array")
         if self._chunk_bytes > _LARGEST_CHUNK or self.kept > _LARGEST_CHUNK:
             raise SourceError(f"{where} has chunks of {max(self._chunk_bytes, self.kept):,} bytes, of at most {_LARGEST_CHUNK:,}")
-        if told.get("filters") or self._codec not in (None, jpegxl.ID, *_SIZED, *_INFLATING):
-            raise SourceError(f"{where} is compressed by {self._codec!r}, filters {told.get('filters')}, which is not read here")
+        if metadata.get("filters") or self._codec not in (None, jpegxl.ID, *_SIZED, *_INFLATING):
+            raise SourceError(
+                f"{where} is compressed by {self._codec!r}, filters {metadata.get('filters')}, which is not read here"
+            )
         self._rows: tuple[int, npt.NDArray[Any]] = (-1, np.zeros(0))
 
     @property
@@ -90,14 +92,14 @@ class ZarrRows:
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
-        found = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
+        values = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
         at, length = first, self._chunks[0]
         while at < last:
             number = at // length
             end = min(last, (number + 1) * length)
-            found[at - first : end - first] = self._row_of_chunks(number)[at - number * length : end - number * length]
+            values[at - first : end - first] = self._row_of_chunks(number)[at - number * length : end - number * length]
             at = end
-        return found
+        return values
 
     def _row_of_chunks(self, number: int) -> npt.NDArray[Any]:
         """Return the rows of the chunks with this number along the first axis."""
@@ -120,9 +122,9 @@ class ZarrRows:
             return np.full(self._chunks, self._fill, self._dtype)
         with damaged(self._files.path, "a Zarr group"):
             if self._codec == jpegxl.ID:
-                found = np.empty(self._chunks, self._dtype)
-                jpegxl.decode(data, found)
-                return found
+                values = np.empty(self._chunks, self._dtype)
+                jpegxl.decode(data, values)
+                return values
             data = self._decoded(data)
             if len(data) != self._chunk_bytes:
                 raise SourceError(f"{self._files.path}: {name} should have {self._chunk_bytes:,} bytes, and has others")
@@ -133,8 +135,8 @@ class ZarrRows:
         if self._codec is None:
             return data
         if self._codec in _INFLATING:
-            found: bytes = _INFLATING[self._codec]().decompress(data, self._chunk_bytes + 1)
-            return found
+            inflated: bytes = _INFLATING[self._codec]().decompress(data, self._chunk_bytes + 1)
+            return inflated
         if _SIZED[self._codec](data) != self._chunk_bytes:
             return b""
         import numcodecs
@@ -161,10 +163,10 @@ def _zstd_size(data: bytes) -> int:
     """Return how many bytes a frame of Zstandard tells that it holds; -1 where it does not."""
     if data[:4] != b"\x28\xb5\x2f\xfd":
         return -1
-    told = data[4]
-    single = told >> 5 & 1
-    length = {0: single, 1: 2, 2: 4, 3: 8}[told >> 6]
-    begin = 5 + (1 - single) + (0, 1, 2, 4)[told & 3]
+    descriptor = data[4]
+    single = descriptor >> 5 & 1
+    length = {0: single, 1: 2, 2: 4, 3: 8}[descriptor >> 6]
+    begin = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
     size = int.from_bytes(data[begin : begin + length], "little") + (256 if length == 2 else 0)
     return size if length else -1
 
@@ -177,7 +179,7 @@ _SIZED: dict[str, Callable[[bytes], int]] = {
 }
 
 
-def _text(given: object) -> str:
-    if not isinstance(given, str):
-        raise TypeError(f"expected a text, found {given!r:.100}")
-    return given
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, found {value!r:.100}")
+    return value

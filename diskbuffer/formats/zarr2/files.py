@@ -69,12 +69,12 @@ class GroupFiles:
         """Return the JSON object in a file; an empty one where there is no such file."""
         text = self.read(name, _LARGEST_METADATA)
         try:
-            found = {} if text is None else json.loads(text)
+            content = {} if text is None else json.loads(text)
         except (ValueError, RecursionError) as error:
             raise SourceError(f"{self.path}: {name} is damaged: {error}") from error
-        if not isinstance(found, dict):
-            raise SourceError(f"{self.path}: {name} is damaged: it should be an object, and is {type(found).__name__}")
-        return found
+        if not isinstance(content, dict):
+            raise SourceError(f"{self.path}: {name} is damaged: it should be an object, and is {type(content).__name__}")
+        return content
 
     def close(self) -> None:
         """Close the zip."""

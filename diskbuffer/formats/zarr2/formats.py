@@ -21,14 +21,14 @@ def _write_umi(path: Path, contents: Contents, *, zip: bool = True, lossy: bool 
 
 
 def _losses(contents: Contents, **_: Any) -> Mapping[str, str]:
-    found = {}
+    lost = {}
     if contents.final:
-        found["final_obs"] = "episodes of T steps have T observations; the final one, after the last action, has no place"
+        lost["final_obs"] = "episodes of T steps have T observations; the final one, after the last action, has no place"
     if contents.tags:
-        found["tags"] = "episodes have no names"
+        lost["tags"] = "episodes have no names"
     if contents.derived:
-        found["derived"] = f"{', '.join(sorted(contents.derived))}: computed columns become columns like all others"
-    return found
+        lost["derived"] = f"{', '.join(sorted(contents.derived))}: computed columns become columns like all others"
+    return lost
 
 
 def _losses_of_umi(contents: Contents, *, lossy: bool = False, **_: Any) -> Mapping[str, str]:

@@ -32,10 +32,10 @@ def encode(pictures: npt.NDArray[np.uint8], lossy: bool) -> bytes:
         return bytes(jpegxl_encode(pictures[0], **LOSSY))
     again = np.empty_like(pictures)
     for effort in (LOSSLESS["effort"], 3, 7):
-        found = bytes(jpegxl_encode(pictures[0], **{**LOSSLESS, "effort": effort}))
-        decode(found, again)
+        encoded = bytes(jpegxl_encode(pictures[0], **{**LOSSLESS, "effort": effort}))
+        decode(encoded, again)
         if np.array_equal(again, pictures):
-            return found
+            return encoded
     raise SourceError("a picture did not come back from JPEG XL as it was; export as diffusion_policy, which does without")
 
 

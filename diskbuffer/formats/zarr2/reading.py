@@ -67,10 +67,12 @@ class ZarrSource:
         if sum(rows.kept for rows in self._arrays.values()) > _MOST_KEPT:
             raise SourceError(f"{path}: the chunks of one row take more than {_MOST_KEPT:,} bytes; save it in smaller ones")
         self._ends = _checked(ends, path)
-        told = self._files.metadata(".zattrs").get(NAME)
+        description = self._files.metadata(".zattrs").get(NAME)
         self._left: dict[str, str] = {}
         losses = {name: f"data/{name} is {rows.dtype}" for name, rows in self._arrays.items() if rows.dtype.kind not in "biufc"}
-        self._of = self._described(told) if told is not None else self._told(action, obs, steps, set(losses), umi)
+        self._of = (
+            self._described(description) if description is not None else self._from_options(action, obs, steps, set(losses), umi)
+        )
         total = int(self._ends[-1])
         for name, rows in self._arrays.items():
             if rows.shape[:1] != (total,):
@@ -78,29 +80,29 @@ class ZarrSource:
                     f"{path}: data/{name} should have {total} rows, where the last episode ends, and is {rows.shape}"
                 )
         columns = {path: column_of(rows, self._path, path) for path, rows in self._of.items()}
-        contents = Contents(columns) if told is None else self._restored(told, columns)
+        contents = Contents(columns) if description is None else self._restored(description, columns)
         self._streams = self._read_streams(contents.n_envs)
         self.contents = replace(contents, episodes=len(self._ends), steps=total, final=False)
         self.losses: Mapping[str, str] = self._more_losses(losses | self._left)
 
-    def _described(self, told: Any) -> dict[str, Rows]:
+    def _described(self, description: Any) -> dict[str, Rows]:
         """Return the array of each column, as an export of ours tells."""
-        contents = described(told, self._path)
-        names = told.get("keys")
+        contents = described(description, self._path)
+        names = description.get("keys")
         if not isinstance(names, dict) or not all(isinstance(n, str) and n in self._arrays for n in names.values()):
             raise SourceError(f"{self._path}: it does not have the arrays that its attributes tell of")
         if names.keys() - {"terminated", "truncated"} != contents.columns.keys():
             raise SourceError(f"{self._path}: its attributes tell of other columns than of arrays")
         return {path: self._arrays[name] for path, name in names.items()}
 
-    def _restored(self, told: Any, columns: Mapping[str, Column]) -> Contents:
-        contents = described(told, self._path)
+    def _restored(self, description: Any, columns: Mapping[str, Column]) -> Contents:
+        contents = described(description, self._path)
         for path, column in {**contents.columns, **{p: c for p, c in BUILT_IN.items() if p in columns}}.items():
             if (column.shape, column.np_dtype) != (columns[path].shape, columns[path].np_dtype):
                 raise SourceError(f"{self._path}: {path!r} should be {column}, as its attributes tell, and is {columns[path]}")
         return contents
 
-    def _told(
+    def _from_options(
         self,
         action: str | Collection[str],
         obs: str | Collection[str] | None,
@@ -109,43 +111,43 @@ class ZarrSource:
         umi: bool,
     ) -> dict[str, Rows]:
         """Return the array of each column, as the caller tells."""
-        given = {"action": names_in("action", action), "obs": names_in("obs", obs or ()), "steps": names_in("steps", steps)}
+        options = {"action": names_in("action", action), "obs": names_in("obs", obs or ()), "steps": names_in("steps", steps)}
         poses = [name for name in sorted(self._arrays) if umi and name.split("_", 1)[-1] in UMI_ACTION]
-        made = umi and given["action"] == ["action"] and "action" not in self._arrays and bool(poses)
-        for option, names in given.items():
+        made = umi and options["action"] == ["action"] and "action" not in self._arrays and bool(poses)
+        for option, names in options.items():
             missing = [name for name in names if name not in self._arrays and not made]
             if missing:
                 raise InputError(
                     f"there is no array data/{missing[0]} in {self._path}; there are {', '.join(self._arrays)}. Say which are "
                     f"what: {format_option(option, 'NAME')}"
                 )
-        rest = [name for name in self._arrays if name not in (*given["action"], *given["steps"], *but)]
-        seen = given["obs"] or rest
+        rest = [name for name in self._arrays if name not in (*options["action"], *options["steps"], *but)]
+        seen = options["obs"] or rest
         if not seen:
             raise SourceError(f"{self._path} has no observations: its arrays are {', '.join(self._arrays)}")
-        found: dict[str, Rows] = {"obs" if len(seen) == 1 else f"obs/{escape_key(name)}": self._arrays[name] for name in seen}
+        columns: dict[str, Rows] = {"obs" if len(seen) == 1 else f"obs/{escape_key(name)}": self._arrays[name] for name in seen}
         if made:
-            found["action"] = _Beside([self._arrays[name] for name in _in_umis_order(poses)], self._path)
-        elif len(given["action"]) == 1:
-            found["action"] = self._arrays[given["action"][0]]
+            columns["action"] = _Beside([self._arrays[name] for name in _in_umis_order(poses)], self._path)
+        elif len(options["action"]) == 1:
+            columns["action"] = self._arrays[options["action"][0]]
         else:
-            found |= {f"action/{escape_key(name)}": self._arrays[name] for name in given["action"]}
-        more = column_paths([(name,) for name in given["steps"]], {}, taken=("obs", "action"))
+            columns |= {f"action/{escape_key(name)}": self._arrays[name] for name in options["action"]}
+        more = column_paths([(name,) for name in options["steps"]], {}, taken=("obs", "action"))
         left = [name for name in rest if name not in seen and not (made and name in poses)]
         if left:
             self._left["arrays"] = (
                 f"{', '.join(left)}: neither actions, nor among the observations and columns of steps that were named"
             )
-        return found | {path: self._arrays[name] for (name,), path in more.items()}
+        return columns | {path: self._arrays[name] for (name,), path in more.items()}
 
     def _read_streams(self, n_envs: int) -> npt.NDArray[np.int64]:
         if STREAMS not in self._files.arrays or n_envs == 1:
             return np.zeros(len(self._ends), np.int64)
         rows = ZarrRows(self._files, STREAMS)
-        found = rows[: len(self._ends)] if rows.shape == self._ends.shape and rows.dtype.kind in "iu" else np.array([-1])
-        if found.min() < 0 or found.max() >= n_envs:
+        streams = rows[: len(self._ends)] if rows.shape == self._ends.shape and rows.dtype.kind in "iu" else np.array([-1])
+        if streams.min() < 0 or streams.max() >= n_envs:
             raise SourceError(f"{self._path}: {STREAMS} should have an environment for each episode, of {n_envs}")
-        return found.astype(np.int64)
+        return streams.astype(np.int64)
 
     def _more_losses(self, losses: dict[str, str]) -> dict[str, str]:
         nested = [name for name in self._files.arrays if name.count("/") > 1 or not name.startswith(("data/", "meta/"))]
@@ -190,9 +192,11 @@ def _in_umis_order(poses: list[str]) -> list[str]:
 def _checked(ends: ZarrRows, path: Path) -> npt.NDArray[np.int64]:
     if len(ends.shape) != 1 or ends.dtype.kind not in "iu" or not ends.shape[0]:
         raise SourceError(f"{path}: {ENDS} should be whole numbers, one of each episode, and is {ends.dtype}{list(ends.shape)}")
-    found = ends[: ends.shape[0]].astype(np.int64)
-    steps = np.diff(found, prepend=0)
+    numbers = ends[: ends.shape[0]].astype(np.int64)
+    steps = np.diff(numbers, prepend=0)
     if steps.min() < 1:
         number = int(np.argmin(steps >= 1))
-        raise SourceError(f"{path}: {ENDS} should ascend, and episode {number} ends at {found[number]}, {steps[number]} steps on")
-    return found
+        raise SourceError(
+            f"{path}: {ENDS} should ascend, and episode {number} ends at {numbers[number]}, {steps[number]} steps on"
+        )
+    return numbers

@@ -47,8 +47,8 @@ class ZarrWriter:
             column = contents.columns[column_path]
             codec = "jpegxl" if pictures and is_picture(column_path, column) else "blosc"
             self._arrays[column_path] = _Array(path / "data" / name, column, f"{codec}, lossy" if lossy else codec)
-        told = describe(contents, keys=self._keys)
-        for group, attributes in (("", {NAME: told}), ("data", {}), ("meta", {})):
+        description = describe(contents, keys=self._keys)
+        for group, attributes in (("", {NAME: description}), ("data", {}), ("meta", {})):
             (path / group).mkdir(parents=True, exist_ok=True)
             write_json(path / group / ".zgroup", {"zarr_format": 2}, indent=4)
             write_json(path / group / ".zattrs", attributes, indent=4)
@@ -83,14 +83,14 @@ class ZarrWriter:
 
 def keys(contents: Contents) -> dict[str, str]:
     """Return the array of each column. Flags and rewards are arrays like all others."""
-    found = {path: (path.removeprefix("obs/") if is_observation(path) else path).replace("/", "_") for path in contents.columns}
-    for path, name in found.items():
-        if list(found.values()).count(name) > 1:
+    names = {path: (path.removeprefix("obs/") if is_observation(path) else path).replace("/", "_") for path in contents.columns}
+    for path, name in names.items():
+        if list(names.values()).count(name) > 1:
             raise InputError(
                 f"the column {path!r} would be the array {name!r}, and another one would, too: "
                 f"leave it out by {either('columns=', '--columns')}"
             )
-    return found
+    return names
 
 
 def is_picture(path: str, column: Column) -> bool:
@@ -126,7 +126,7 @@ class _Array:
         if self._rows % self._length:
             self._chunk[self._rows % self._length :] = 0
             self._save(self._file(self._rows // self._length))
-        told = {
+        metadata = {
             "zarr_format": 2,
             "shape": [self._rows, *self._column.shape],
             "chunks": [self._length, *self._column.shape],
@@ -136,7 +136,7 @@ class _Array:
             "order": "C",
             "filters": None,
         }
-        write_json(self._path / ".zarray", told, indent=4)
+        write_json(self._path / ".zarray", metadata, indent=4)
 
     def _file(self, number: int) -> Path:
         return self._path / ".".join(map(str, (number, *(0 for _ in self._column.shape))))
@@ -152,8 +152,8 @@ class _Array:
             return None
         if self._codec.startswith("jpegxl"):
             return jpegxl.configuration(self._codec == "jpegxl, lossy")
-        found: dict[str, Any] = _blosc().get_config()
-        return found
+        configuration: dict[str, Any] = _blosc().get_config()
+        return configuration
 
     def _encoded(self, chunk: npt.NDArray[Any]) -> bytes:
         if self._codec == "raw":
