@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, NotAStoreError, UnreachableError
-from diskbuffer.formats.strangers import refuse_links
 from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.formats.untrusted import refuse_links
 from diskbuffer.plugin import Reader, is_store, local_path, progress_bar, require, writers_of
 
 _SCHEME = "s3://"

@@ -11,7 +11,7 @@ from typing import Any
 
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.plugin import either, local_path
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import InputError
-from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.stored import StoreSource

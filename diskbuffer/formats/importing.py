@@ -13,11 +13,11 @@ from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.fingerprint import fingerprint
-from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
-from diskbuffer.formats.strangers import refuse_links
 from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.formats.untrusted import refuse_links
 from diskbuffer.plugin import BUILT_IN, Appender, Contents, either, local_path, progress_bar
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.rlds_metadata import check_features, check_files
-from diskbuffer.formats.rows import Part, column_of
+from diskbuffer.formats.rows import RowRange, column_of
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, format_option, is_observation, require
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
@@ -94,7 +94,7 @@ class RLDSSource:
         for path, key in self._keys.items():
             column = self.contents.columns[path]
             rows = _Rows(steps, key, column.shape, column.np_dtype, self._pictures.get(key))
-            columns[path] = rows if is_observation(path) else Part(rows, 0, n)
+            columns[path] = rows if is_observation(path) else RowRange(rows, 0, n)
         terminal = bool(end.get("is_terminal", False))
         for flag, value in (("terminated", terminal), ("truncated", bool(end.get("is_last", True)) and not terminal)):
             flags = np.zeros(n, bool)

@@ -1,4 +1,4 @@
-"""Rows that are made of other rows, and read when they are sliced: a part of some, several one after the other."""
+"""Rows that are made of other rows, and read when they are sliced: a range of some, several one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, where nothing else
 MAPPED = 32 * 1024**2  # bytes of rows that are read from a store, or written to one, before its memory maps are let go
 
 
-class Part:
+class RowRange:
     """The rows from `first` to before `last` of others."""
 
     def __init__(self, rows: Rows, first: int, last: int) -> None:
@@ -87,7 +87,7 @@ def zeros(like: Rows, n: int = 1) -> npt.NDArray[Any]:
 
 def with_final(rows: Rows, steps: int) -> Rows:
     """Return the T + 1 observations of an episode of T steps; the last one stands for a final one that is not known."""
-    return rows if rows.shape[0] > steps else Joined([rows, Part(rows, steps - 1, steps)])
+    return rows if rows.shape[0] > steps else Joined([rows, RowRange(rows, steps - 1, steps)])
 
 
 def rows_at_a_time(*columns: Rows, most: int = 65536) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.continuity import runs
-from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
+from diskbuffer.formats.rows import Joined, RowRange, Shaped, column_of
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, escape_key, require
 
 
@@ -75,7 +75,7 @@ class SB3Source:
         return {**obs, "action": action, "reward": self._ring(buffer.rewards, env)}
 
     def _ring(self, array: npt.NDArray[Any], env: int) -> Rows:
-        return Joined([Part(array[:, env], first, last) for first, last in self._order])
+        return Joined([RowRange(array[:, env], first, last) for first, last in self._order])
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes, environment by environment."""
@@ -89,7 +89,7 @@ class SB3Source:
             }
             for begin, end in runs(done, [(columns[name], rows) for name, rows in following.items()]):
                 if number >= first:
-                    values: dict[str, Rows] = {name: Part(rows, begin, end) for name, rows in columns.items()}
+                    values: dict[str, Rows] = {name: RowRange(rows, begin, end) for name, rows in columns.items()}
                     for name in self._obs:
                         last = self._last(name, following, env, end)
                         values[name] = values[name] if last is None else Joined([values[name], last])
@@ -104,7 +104,7 @@ class SB3Source:
     def _last(self, name: str, following: Mapping[str, Rows], env: int, end: int) -> Rows | None:
         """Return the observation that an episode's last step led to; None where it is not known."""
         if not self._compact:
-            return Part(following[name], end - 1, end)
+            return RowRange(following[name], end - 1, end)
         if end < self._steps:
             return None
         now, _, shape = self._obs[name]

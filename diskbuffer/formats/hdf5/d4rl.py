@@ -19,7 +19,7 @@ from diskbuffer.formats.hdf5.robomimic import NEXT_OBS
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last_only
 from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
-from diskbuffer.formats.rows import Part, Shaped
+from diskbuffer.formats.rows import RowRange, Shaped
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, Source, counted, format_option, integer_or_none
 
 _NAMED = {
@@ -168,10 +168,10 @@ class _D4rl:
         starts = np.concatenate([[0], self._ends[:-1]])
         for begin, end in zip(starts[first:].tolist(), self._ends[first:].tolist(), strict=True):
             steps = end - begin
-            columns: dict[str, Rows] = {path: Part(rows, begin, end) for path, rows in self._rows.items()}
+            columns: dict[str, Rows] = {path: RowRange(rows, begin, end) for path, rows in self._rows.items()}
             if self._next is not None:
                 where = f"{self._file.path}: observations of the episode from step {begin} on"
-                columns["obs"] = Following(columns["obs"], Part(self._next, begin, end), where, check=self._check)
+                columns["obs"] = Following(columns["obs"], RowRange(self._next, begin, end), where, check=self._check)
             terminated = last_of(columns[f"{FLAGS}terminals"], steps)
             truncated = last_of(columns.get(f"{FLAGS}timeouts"), steps)
             if self._most and steps == self._most and not terminated:

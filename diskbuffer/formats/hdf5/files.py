@@ -1,4 +1,4 @@
-"""HDF5 files of strangers: opened so that nothing outside of them is read, and nothing larger than what is in them.
+"""Untrusted HDF5 files: opened so that nothing outside of them is read, and nothing larger than what is in them.
 
 HDF5 lets a file name other files (external links, external storage, virtual datasets), which h5py would open, and declare
 arrays of any size of which nothing is stored, which read as zeros. None of that is followed here.

@@ -18,7 +18,7 @@ from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySo
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Repeated
-from diskbuffer.formats.strangers import is_file_beside
+from diskbuffer.formats.untrusted import is_file_beside
 from diskbuffer.plugin import Format, Rows, Source, counted
 
 SEED = "episode/seed"

@@ -16,16 +16,16 @@ from diskbuffer.formats.lerobot import encoding, images
 from diskbuffer.formats.lerobot.arrays import pyarrow, to_arrow
 from diskbuffer.formats.lerobot.episodes import STREAM
 from diskbuffer.formats.lerobot.features import Feature, planned
+from diskbuffer.formats.lerobot.file_set import FileSet, file_sets
 from diskbuffer.formats.lerobot.info import DATA, DATA_PATH, EPISODES, INFO, OWN, STATISTICS, VIDEO_PATH
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
-from diskbuffer.formats.lerobot.part import Part, parts
 from diskbuffer.formats.lerobot.statistics import NAMES, Numbers, Pictures, Together
 from diskbuffer.formats.lerobot.tasks import Tasks
 from diskbuffer.plugin import Contents, EpisodeData, integer
 
 _BLOCK = 8 * 1024**2  # bytes of rows that are written at a time
 _MOST_ROWS = 8192
-_MOST_EPISODES = 10_000  # of a part, whose table is in memory until it is whole
+_MOST_EPISODES = 10_000  # of a set of files, whose table is in memory until it is whole
 # Of a video, in seconds. LeRobot looks frames up by their time as float32, and must find it within 0.1 ms: from 1024 seconds on,
 # float32 has steps of 0.12 ms.
 _MOST_SECONDS = 1024
@@ -47,7 +47,7 @@ def losses(contents: Contents, **_: Any) -> Mapping[str, str]:
 
 
 class LeRobotWriter:
-    """Write a data set of LeRobot v3, part by part: after a kill it goes on after the last part that is whole.
+    """Write a data set of LeRobot v3, one set of files after the other: after a kill it goes on after the last that is whole.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class LeRobotWriter:
     Attributes
     ----------
     held : int
-        Episodes in parts that are whole.
+        Episodes in sets of files that are whole.
     """
 
     def __init__(
@@ -104,20 +104,20 @@ class LeRobotWriter:
             if feature.pixels is not None and self._codec:
                 encoding.check(feature.name, feature.pixels, self._codec)
         self._features = (*self._columns, *_FLAGS, *_COUNTED)
-        self._part: Part | None = None
+        self._files: FileSet | None = None
         self._take_up()
 
     def _take_up(self) -> None:
         """Find what is there from a run that was killed, and remove what is not whole."""
         (self._root / "meta").mkdir(parents=True, exist_ok=True)
-        tables = parts(self._root, self._chunks_size)
-        self._parts = len(tables)
+        tables = file_sets(self._root, self._chunks_size)
+        self._file_sets = len(tables)
         self.held = self._steps = 0
         for path in tables:
             for length in pyarrow("pyarrow.parquet").read_table(path, columns=["length"]).column("length").to_pylist():
                 self.held += 1
                 self._steps += length
-        whole = {(chunk, file) for chunk, file in (divmod(n, self._chunks_size) for n in range(self._parts))}
+        whole = {(chunk, file) for chunk, file in (divmod(n, self._chunks_size) for n in range(self._file_sets))}
         kept = {DATA_PATH.format(chunk_index=c, file_index=f) for c, f in whole}
         keys = [feature.name for feature in self._columns if feature.dtype == "video"]
         kept |= {VIDEO_PATH.format(video_key=key, chunk_index=c, file_index=f) for c, f in whole for key in keys}
@@ -132,12 +132,12 @@ class LeRobotWriter:
 
     def write(self, episode: EpisodeData) -> None:
         """Write an episode."""
-        part = self._room_for(episode.steps)
+        files = self._room_for(episode.steps)
         steps, task = episode.steps, self._tasks.number(episode.tag)
         statistics: dict[str, Numbers | Pictures] = {
             feature.name: Pictures(steps) if feature.pixels is not None else Numbers(steps) for feature in self._features
         }
-        begin = {key: video.frames for key, video in part.videos.items()}
+        begin = {key: video.frames for key, video in files.videos.items()}
         row_bytes = sum(feature.column.row_bytes for feature in self._features)
         block = max(1, min(_MOST_ROWS, _BLOCK // row_bytes))
         for first in range(0, steps, block):
@@ -153,13 +153,13 @@ class LeRobotWriter:
                 pixels = feature.pixels.from_rows(rows)
                 statistics[feature.name].add(first, pixels)
                 if feature.dtype == "video":
-                    part.videos[feature.name].add(pixels)
+                    files.videos[feature.name].add(pixels)
                 else:
                     arrays[feature.name] = images.to_arrow(pixels, first)
             for name, values in {**_flags(episode, first, last), **self._counted(first, last, task)}.items():
                 statistics[name].add(first, values[:, None])
                 arrays[name] = to_arrow(values[:, None])
-            part.add(arrays)
+            files.add(arrays)
         row: dict[str, Any] = {
             "episode_index": self._number,
             "tasks": [episode.tag],
@@ -167,14 +167,14 @@ class LeRobotWriter:
             "dataset_from_index": self._steps,
             "dataset_to_index": self._steps + steps,
         }
-        for key, video in part.videos.items():
+        for key, video in files.videos.items():
             row |= {
                 f"videos/{key}/from_timestamp": begin[key] / self._fps,
                 f"videos/{key}/to_timestamp": video.frames / self._fps,
             }
         if self._contents.n_envs > 1:
             row[STREAM] = episode.stream
-        part.add_episode(row, {name: figures.result() for name, figures in statistics.items()})
+        files.add_episode(row, {name: figures.result() for name, figures in statistics.items()})
         self._number += 1
         self._steps += steps
 
@@ -189,42 +189,42 @@ class LeRobotWriter:
             "task_index": np.full(len(frames), task),
         }
 
-    def _room_for(self, steps: int) -> Part:
-        """Return the part that the next episode is to be in: the last one, if there is room in it for so many steps."""
-        part = self._part
-        if part is not None and part.rows:
-            grown = 1 + steps / part.rows
+    def _room_for(self, steps: int) -> FileSet:
+        """Return the set of files that the next episode is to be in: the last one, if there is room in it for so many steps."""
+        files = self._files
+        if files is not None and files.rows:
+            grown = 1 + steps / files.rows
             most_data, most_video = (size * 1024**2 for size in self._sizes.values())
             if (
-                part.data_size() * grown >= most_data
-                or any(video.size * grown >= most_video for video in part.videos.values())
-                or (part.videos and part.rows + steps > _MOST_SECONDS * self._fps)
-                or part.episodes >= _MOST_EPISODES
+                files.data_size() * grown >= most_data
+                or any(video.size * grown >= most_video for video in files.videos.values())
+                or (files.videos and files.rows + steps > _MOST_SECONDS * self._fps)
+                or files.episodes >= _MOST_EPISODES
             ):
-                self._finish_part()
-        if self._part is None:
-            self._part = Part(self._root, self._parts, self._chunks_size, self._features, self._fps, self._codec)
-        return self._part
+                self._finish_files()
+        if self._files is None:
+            self._files = FileSet(self._root, self._file_sets, self._chunks_size, self._features, self._fps, self._codec)
+        return self._files
 
-    def _finish_part(self) -> None:
-        assert self._part is not None
+    def _finish_files(self) -> None:
+        assert self._files is not None
         self._tasks.write()
-        self._part.finish()
-        self._part = None
-        self._parts += 1
+        self._files.finish()
+        self._files = None
+        self._file_sets += 1
 
     def finish(self) -> None:
-        """Write the last part, the statistics, and info.json."""
-        if self._part is not None:
-            self._finish_part()
+        """Write the last set of files, the statistics, and info.json."""
+        if self._files is not None:
+            self._finish_files()
         self._tasks.write()
         write_json(self._root / STATISTICS, self._statistics(), indent=4, ensure_ascii=False)
         write_json(self._root / INFO, self._info(), indent=4, ensure_ascii=False)
 
     def _statistics(self) -> dict[str, Any]:
-        """Return the statistics of all episodes, from the tables of all parts, one after the other."""
+        """Return the statistics of all episodes, from the tables of all sets of files, one after the other."""
         together = Together()
-        for path in parts(self._root, self._chunks_size):
+        for path in file_sets(self._root, self._chunks_size):
             table = pyarrow("pyarrow.parquet").read_table(path)
             for feature in self._features:
                 of = {name: np.array(table.column(f"stats/{feature.name}/{name}").to_pylist()) for name in NAMES}
@@ -270,9 +270,9 @@ class LeRobotWriter:
 
     def close(self) -> None:
         """Close files, finished or not."""
-        if self._part is not None:
-            self._part.close()
-        self._part = None
+        if self._files is not None:
+            self._files.close()
+        self._files = None
 
 
 def _flags(episode: EpisodeData, first: int, last: int) -> dict[str, npt.NDArray[np.bool_]]:

@@ -18,7 +18,7 @@ from diskbuffer.formats.minari.arrow_layout import ArrowEpisodes
 from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
 from diskbuffer.formats.minari.layouts import EpisodeHeader, Name, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
-from diskbuffer.formats.rows import Part, Repeated
+from diskbuffer.formats.rows import Repeated, RowRange
 from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation
 
 _DERIVED = {"id", "total_steps", *(f"rewards_{name}" for name in metadata_module.STATISTICS)}
@@ -184,7 +184,7 @@ class MinariSource:
             if rows is None:
                 raise SourceError(f"{self._path}: {'/'.join(name)} of episode {number} is no array of numbers")
             if rows.shape and rows.shape[0] == steps + 1:
-                columns[path] = Part(rows, 1, steps + 1)
+                columns[path] = RowRange(rows, 1, steps + 1)
                 if with_reset:
                     columns[names.RESET + path.removeprefix(names.INFOS)] = Repeated(np.asarray(rows[0:1])[0, ...], steps)
             elif not with_reset:

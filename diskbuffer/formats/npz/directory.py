@@ -24,7 +24,7 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
-class Likeness:
+class FileSchema:
     """What all files should have, by the first of them."""
 
     def __init__(self, first: Path, ratio: int) -> None:

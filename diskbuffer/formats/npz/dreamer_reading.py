@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.described import described, read_description
-from diskbuffer.formats.npz.directory import Likeness, files_of
+from diskbuffer.formats.npz.directory import FileSchema, files_of
 from diskbuffer.formats.npz.dreamer_keys import FLAGS, described_keys, found_keys
 from diskbuffer.formats.npz.dreamer_names import Chunk, chains, number_of, version_of
 from diskbuffer.formats.npz.reading import ZippedRows
-from diskbuffer.formats.rows import Joined, Part
-from diskbuffer.formats.strangers import RATIO
+from diskbuffer.formats.rows import Joined, RowRange
+from diskbuffer.formats.untrusted import RATIO
 from diskbuffer.plugin import Contents, EpisodeData, Rows, is_observation
 
 
@@ -47,9 +47,9 @@ class DreamerSource:
         self._version = version_of(self._files, description.get("dreamer", version) if description else version)
         self._chains = chains(self._files) if self._version == 3 else []
         first = self._chains[0][0].path if self._chains else self._files[0]
-        self._like = Likeness(first, max_ratio)
+        self._schema = FileSchema(first, max_ratio)
         contents = None if description is None else described(description, path)
-        arrays = self._like.arrays
+        arrays = self._schema.arrays
         if contents is None or description is None:
             self._keys = found_keys(arrays, actions, path)
             contents = Contents(self._keys.columns)
@@ -70,55 +70,55 @@ class DreamerSource:
 
     def _of_files(self, first: int) -> Iterator[EpisodeData]:
         for file in self._files[first:]:
-            arrays = self._like.open(file)
-            rows = self._like.rows(file, arrays)
-            pieces = [_Piece(file, arrays, 0, rows)]
+            arrays = self._schema.open(file)
+            rows = self._schema.rows(file, arrays)
+            slices = [_FileSlice(file, arrays, 0, rows)]
             flags = _flags(arrays, rows, "is_last" not in arrays)
             if flags["is_first"][1:].any() or flags["is_last"][:-1].any():
                 raise SourceError(f"{file} has several episodes, and should have one")
             if rows < 2:
                 raise SourceError(f"{file} has {rows} of the two rows or more that an episode has")
-            yield self._episode(pieces, flags["is_last"][-1], flags["is_terminal"][-1], 0)
+            yield self._episode(slices, flags["is_last"][-1], flags["is_terminal"][-1], 0)
 
     def _of_chains(self) -> Iterator[EpisodeData]:
         for chain in self._chains:
             stream = self._stream(chain[0])
-            pieces: list[_Piece] = []
+            slices: list[_FileSlice] = []
             for chunk in chain:
-                arrays = self._like.open(chunk.path)
-                rows = self._like.rows(chunk.path, arrays)
+                arrays = self._schema.open(chunk.path)
+                rows = self._schema.rows(chunk.path, arrays)
                 if rows < chunk.length:  # early versions wrote all rows there was room for
                     raise SourceError(f"{chunk.path} has {rows} rows, and should have {chunk.length}, by its name")
                 flags = _flags(arrays, chunk.length, False)
                 begin = 0
                 for at in np.flatnonzero(flags["is_first"] | flags["is_last"]).tolist():
-                    if flags["is_first"][at] and (pieces or at > begin):  # the episode before was abandoned
-                        yield from self._ended([*pieces, _Piece(chunk.path, arrays, begin, at)], False, False, stream)
-                        pieces, begin = [], at
+                    if flags["is_first"][at] and (slices or at > begin):  # the episode before was abandoned
+                        yield from self._ended([*slices, _FileSlice(chunk.path, arrays, begin, at)], False, False, stream)
+                        slices, begin = [], at
                     if flags["is_last"][at]:
-                        ended = [*pieces, _Piece(chunk.path, arrays, begin, at + 1)]
+                        ended = [*slices, _FileSlice(chunk.path, arrays, begin, at + 1)]
                         yield from self._ended(ended, True, bool(flags["is_terminal"][at]), stream)
-                        pieces, begin = [], at + 1
+                        slices, begin = [], at + 1
                 if begin < chunk.length:
-                    pieces.append(_Piece(chunk.path, arrays, begin, chunk.length))
-            yield from self._ended(pieces, False, False, stream)
+                    slices.append(_FileSlice(chunk.path, arrays, begin, chunk.length))
+            yield from self._ended(slices, False, False, stream)
 
-    def _ended(self, pieces: list[_Piece], last: bool, terminal: bool, stream: int) -> Iterator[EpisodeData]:
-        """Yield an episode of pieces, where it has a step."""
-        pieces = [piece for piece in pieces if piece.last > piece.first]
-        if sum(piece.last - piece.first for piece in pieces) > 1:
-            yield self._episode(pieces, last, terminal, stream)
+    def _ended(self, slices: list[_FileSlice], last: bool, terminal: bool, stream: int) -> Iterator[EpisodeData]:
+        """Yield an episode of slices, where it has a step."""
+        slices = [part for part in slices if part.last > part.first]
+        if sum(part.last - part.first for part in slices) > 1:
+            yield self._episode(slices, last, terminal, stream)
 
-    def _episode(self, pieces: list[_Piece], last: bool, terminal: bool, stream: int) -> EpisodeData:
-        steps = sum(piece.last - piece.first for piece in pieces) - 1
+    def _episode(self, slices: list[_FileSlice], last: bool, terminal: bool, stream: int) -> EpisodeData:
+        steps = sum(part.last - part.first for part in slices) - 1
         columns: dict[str, Rows] = {}
         for path, name in self._keys.of.items():
-            rows = Joined([Part(piece.arrays[name], piece.first, piece.last) for piece in pieces])
+            rows = Joined([RowRange(part.arrays[name], part.first, part.last) for part in slices])
             if is_observation(path):
                 columns[path] = rows
             else:
                 late = path == "reward" or self._version == 2  # a step's is in the row after its observation
-                columns[path] = Part(rows, int(late), steps + late)
+                columns[path] = RowRange(rows, int(late), steps + late)
         for name, value in (("terminated", last and terminal), ("truncated", last and not terminal)):
             columns[name] = np.zeros(steps, bool)
             columns[name][-1:] = value  # type: ignore[index]
@@ -148,7 +148,7 @@ def _base(description: Mapping[str, Any], where: Path) -> int:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _FileSlice:
     """Rows of an episode that lie in one file."""
 
     path: Path

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.naming import column_paths
-from diskbuffer.formats.npz.directory import Likeness, files_of
-from diskbuffer.formats.rows import Part, Shaped, column_of
-from diskbuffer.formats.strangers import RATIO
+from diskbuffer.formats.npz.directory import FileSchema, files_of
+from diskbuffer.formats.rows import RowRange, Shaped, column_of
+from diskbuffer.formats.untrusted import RATIO
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, integer
 
 _NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
@@ -41,8 +41,8 @@ class DrQv2Source:
 
     def __init__(self, path: Path, *, frame_stack: int = 1, max_ratio: int = RATIO) -> None:
         self._files = sorted(files_of(path), key=_order)
-        self._like = Likeness(self._files[0], max_ratio)
-        arrays = self._like.arrays
+        self._schema = FileSchema(self._files[0], max_ratio)
+        arrays = self._schema.arrays
         missing = [name for name in _NAMED if name not in arrays]
         if missing:
             raise SourceError(f"{self._files[0]} has no {', '.join(map(repr, missing))}; it has {', '.join(arrays)}")
@@ -57,14 +57,14 @@ class DrQv2Source:
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
         for file in self._files[first:]:
-            arrays = self._like.open(file)
-            rows = self._like.rows(file, arrays)
+            arrays = self._schema.open(file)
+            rows = self._schema.rows(file, arrays)
             if rows < 2:
                 raise SourceError(f"{file} has {rows} of the two rows or more that an episode has")
             columns: dict[str, Rows] = {}
             for name, path in self._names.items():
                 shown = self._shown(name, arrays[name])
-                columns[path] = shown if path == "obs" else Part(shown, 1, rows)
+                columns[path] = shown if path == "obs" else RowRange(shown, 1, rows)
             terminated = not np.any(arrays["discount"][rows - 1 : rows])
             for flag, value in (("terminated", terminated), ("truncated", not terminated)):
                 flags = np.zeros(rows - 1, bool)

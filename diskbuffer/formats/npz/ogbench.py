@@ -12,8 +12,8 @@ import numpy.typing as npt
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.reading import npz_arrays
-from diskbuffer.formats.rows import Part, Shaped, column_of
-from diskbuffer.formats.strangers import RATIO
+from diskbuffer.formats.rows import RowRange, Shaped, column_of
+from diskbuffer.formats.untrusted import RATIO
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows
 
 _NAMED = {"observations": "obs", "actions": "action", "rewards": "reward"}
@@ -83,9 +83,9 @@ class OGBenchSource:
             steps = end - begin - (0 if self._shifted else 1)
             columns: dict[str, Rows] = {}
             for name, path in self._paths.items():
-                columns[path] = Part(self._shown(name), begin, begin + steps + (path == "obs" and not self._shifted))
+                columns[path] = RowRange(self._shown(name), begin, begin + steps + (path == "obs" and not self._shifted))
             if self._shifted:
-                following = Part(self._arrays["next_observations"], begin, end)
+                following = RowRange(self._arrays["next_observations"], begin, end)
                 columns["obs"] = _Continued(columns["obs"], following, self._path, begin)
             truncated = np.zeros(steps, bool)
             truncated[-1] = number < len(self._ends) - 1 or not self._cut_off

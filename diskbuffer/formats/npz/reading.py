@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.rows import rows_at_a_time
-from diskbuffer.formats.strangers import RATIO, damaged, refuse_bombs
+from diskbuffer.formats.untrusted import RATIO, damaged, refuse_bombs
 
 _LARGEST_BY_COLUMNS = 256 * 1024**2  # bytes of an array that can only be read whole
 _LONGEST_HEADER = 10_000

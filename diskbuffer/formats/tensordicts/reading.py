@@ -17,9 +17,9 @@ from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
-from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
-from diskbuffer.formats.strangers import is_file_beside
+from diskbuffer.formats.rows import Joined, RowRange, Shaped, column_of
 from diskbuffer.formats.tensordicts.arrays import META, Mapped, StoredArrays, find_arrays, read_json
+from diskbuffer.formats.untrusted import is_file_beside
 from diskbuffer.plugin import Contents, EpisodeData, Rows, escape_key, format_option, is_observation
 
 FLAGS = ("done", "terminated", "truncated")
@@ -106,10 +106,10 @@ class TensorDictSource:
     def _episode(self, line: _Line, begin: int, end: int, stream: int) -> EpisodeData:
         columns: dict[str, Rows] = {}
         for column, rows in line.columns(self._names, self._scalar).items():
-            columns[column] = Part(rows, begin, end)
+            columns[column] = RowRange(rows, begin, end)
             if is_observation(column) and self._has_next:
                 key = f"next/{self._names[column]}"
-                last = Part(line.rows(key), end - 1, end)
+                last = RowRange(line.rows(key), end - 1, end)
                 columns[column] = Joined([columns[column], Shaped(last, tuple(rows.shape[1:]))])
         for flag in FLAGS[1:]:
             columns[flag] = np.zeros(end - begin, bool)
@@ -143,9 +143,9 @@ class _Line:
     def rows(self, key: str) -> Rows:
         """Return the rows of a key."""
         array = Mapped(self._stored.arrays[key][self._index], self._stored.maps.get(key))
-        rows: Rows = Part(array, 0, self.steps)
+        rows: Rows = RowRange(array, 0, self.steps)
         if self._cursor:
-            rows = Joined([Part(array, self._cursor, self.steps), Part(array, 0, self._cursor)])
+            rows = Joined([RowRange(array, self._cursor, self.steps), RowRange(array, 0, self._cursor)])
         return _BFloat16Rows(rows) if key in self._stored.bfloat16 else rows
 
     def columns(self, names: Mapping[str, str], scalar: bool) -> dict[str, Rows]:

@@ -14,7 +14,7 @@ from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.described import describe, read_description, write_description
 from diskbuffer.formats.json_files import write_json
-from diskbuffer.formats.rows import Part, rows_at_a_time, with_final
+from diskbuffer.formats.rows import RowRange, rows_at_a_time, with_final
 from diskbuffer.formats.tensordicts.arrays import META, TYPE, encoded
 from diskbuffer.formats.tensordicts.reading import FLAGS, STREAM
 from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Rows, Writer, either, is_observation, unescape_key
@@ -79,7 +79,7 @@ class TensorDictWriter:
             rows = episode.columns[column]
             if is_observation(column):
                 whole = with_final(rows, steps)
-                arrays[key], arrays[f"next/{key}"] = Part(whole, 0, steps), Part(whole, 1, steps + 1)
+                arrays[key], arrays[f"next/{key}"] = RowRange(whole, 0, steps), RowRange(whole, 1, steps + 1)
             else:
                 arrays[key] = rows
         terminated, truncated = episode.flag("terminated"), episode.flag("truncated")

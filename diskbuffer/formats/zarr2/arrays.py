@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.strangers import damaged
+from diskbuffer.formats.untrusted import damaged
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.files import GroupFiles
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.strangers import damaged
+from diskbuffer.formats.untrusted import damaged
 
 _LARGEST_METADATA = 1024**2
 

@@ -15,8 +15,8 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.described import NAME, described
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
-from diskbuffer.formats.rows import Part, column_of
-from diskbuffer.formats.strangers import RATIO, refuse_bombs
+from diskbuffer.formats.rows import RowRange, column_of
+from diskbuffer.formats.untrusted import RATIO, refuse_bombs
 from diskbuffer.formats.zarr2.arrays import ZarrRows
 from diskbuffer.formats.zarr2.files import GroupFiles
 from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Rows, escape_key, format_option
@@ -162,7 +162,7 @@ class ZarrSource:
         """Yield the episodes."""
         for number in range(first, len(self._ends)):
             begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
-            columns: dict[str, Rows] = {path: Part(rows, begin, end) for path, rows in self._of.items()}
+            columns: dict[str, Rows] = {path: RowRange(rows, begin, end) for path, rows in self._of.items()}
             yield EpisodeData(columns, end - begin, stream=int(self._streams[number]))
 
     def close(self) -> None:

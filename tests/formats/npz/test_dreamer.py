@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.formats import export, import_, strangers
+from diskbuffer.formats import export, import_, untrusted
 from diskbuffer.formats.npz import dreamer_writing
 from tests.amounts import examples
 from tests.formats import episodes as made
@@ -172,7 +172,7 @@ def test_a_file_that_is_well_is_none_of_these(tmp_path: Path) -> None:
 
 
 def test_zip_bombs_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "_SMALL", 1024**2)
+    monkeypatch.setattr(untrusted, "_SMALL", 1024**2)
     bomb = tmp_path / "in" / "20260101T000000-abc-4.npz"
     bomb.parent.mkdir()
     rows = 20 * 1024**2

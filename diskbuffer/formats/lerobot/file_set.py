@@ -1,6 +1,6 @@
-"""A part of a data set: a file of data, one of the table of episodes, and a video of each camera, all of the same episodes.
+"""Sets of files of a data set: a file of data, one of the table of episodes and a video of each camera, all of the same episodes.
 
-LeRobot may begin a new file of each kind on its own. Ours begin together, so that a part is there, or it is not: its file in the
+LeRobot may begin a new file of each kind on its own. Ours begin together, so that a set is there, or it is not: its file in the
 table of episodes is written last.
 """
 
@@ -25,17 +25,17 @@ _GROUP_BYTES, _GROUP_ROWS = 4 * 1024**2, 65536  # of rows that are compressed to
 _COMPRESSION: dict[str, Any] = {"compression": "snappy", "use_dictionary": True}  # as LeRobot's
 
 
-class Part:
-    """A part that is being written.
+class FileSet:
+    """A set of files that is being written.
 
     Parameters
     ----------
     root : pathlib.Path
         The data set's directory.
     number : int
-        The parts before it.
+        The sets before it.
     chunks_size : int
-        Parts in a directory.
+        Sets in a directory.
     features : sequence of Feature
         All, those that LeRobot counts by included.
     fps : int
@@ -137,8 +137,8 @@ class Part:
         self._writer.close()
 
 
-def parts(root: Path, chunks_size: int) -> list[Path]:
-    """Return the files of the table of episodes of those parts that are there, in their order."""
+def file_sets(root: Path, chunks_size: int) -> list[Path]:
+    """Return the files of the table of episodes of those sets of files that are there, in their order."""
     paths: list[Path] = []
     while True:
         chunk, file = divmod(len(paths), chunks_size)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.formats import export, import_, strangers
+from diskbuffer.formats import export, import_, untrusted
 from tests.formats import episodes as made
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -90,9 +90,9 @@ def test_what_lies_beside_a_path_is_looked_up_without_following_links(tmp_path: 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_bytes(b"")
     (tmp_path / "link").symlink_to("there")
-    assert strangers.is_file_beside(tmp_path, "there", "file")
-    assert not strangers.is_file_beside(tmp_path, "there")
-    assert not strangers.is_file_beside(tmp_path, "missing", "file")
-    assert not strangers.is_file_beside(tmp_path, "there", "file", "file")
+    assert untrusted.is_file_beside(tmp_path, "there", "file")
+    assert not untrusted.is_file_beside(tmp_path, "there")
+    assert not untrusted.is_file_beside(tmp_path, "missing", "file")
+    assert not untrusted.is_file_beside(tmp_path, "there", "file", "file")
     with pytest.raises(db.errors.SourceError, match="is a link"):
-        strangers.is_file_beside(tmp_path, "link", "file")
+        untrusted.is_file_beside(tmp_path, "link", "file")

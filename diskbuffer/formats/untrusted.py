@@ -1,4 +1,4 @@
-"""Files of strangers: what decoders raise of damaged ones, how large their contents may be, and links, which are not followed."""
+"""Untrusted files: what decoders raise of damaged ones, how large their contents may be, and links, which are not followed."""
 
 from __future__ import annotations
 
