@@ -112,9 +112,9 @@ class Building:
         The hidden directory's. What is written there is brought to the disk by `put`, all of it together.
     """
 
-    def __init__(self, wanted: Path) -> None:
-        real = Path(os.path.realpath(wanted))  # links above a store are the user's own, and so is the path
-        self._wanted, self._real, self._inside = wanted, real, real.is_dir()
+    def __init__(self, path: Path) -> None:
+        real = Path(os.path.realpath(path))  # links above a store are the user's own, and so is the path
+        self._path, self._real, self._inside = path, real, real.is_dir()
         self._new = [] if self._inside else [parent for parent in real.parents if not parent.exists()]
         self._home = Files(real if self._inside else real.parent)
         self._name = real.name
@@ -144,7 +144,7 @@ class Building:
         except OSError:  # there are no such locks
             return
         if not locked:
-            raise LockedError(f"another process is making a store at {self._wanted}, which takes long; try again later")
+            raise LockedError(f"another process is making a store at {self._path}, which takes long; try again later")
 
     def _prefix(self) -> str:
         if self._inside:
@@ -166,8 +166,8 @@ class Building:
     def _remove_unless_locked(self, name: str) -> None:
         fd = self._home.open_lock(name, write=False)
         try:
-            found = self._home.names(name)
-            ours = not found or not _OURS.isdisjoint(found)
+            names = self._home.names(name)
+            ours = not names or not _OURS.isdisjoint(names)
             if self._home.lock(fd, exclusive=True) and ours:
                 self._remove(name)
         finally:
@@ -175,7 +175,7 @@ class Building:
 
     def _make(self) -> None:
         if self._inside and set(self._home.names()) - _ALWAYS:
-            raise NotAStoreError(f"{self._wanted} is a directory with other things in it; give a path where nothing is yet")
+            raise NotAStoreError(f"{self._path} is a directory with other things in it; give a path where nothing is yet")
         for _ in range(_TRIES):
             name = f"{self._prefix()}{uuid.uuid4().hex[:8]}.new"
             with contextlib.suppress(FileNotFoundError):  # another process took it for one that was left, before it was locked
@@ -252,7 +252,7 @@ class Building:
     def _moved(self, name: str) -> set[str]:
         """Return what may have been moved, as the group's file has it; that is written before anything is."""
         try:
-            layout, slots = Layout.from_group(json.loads(self._home.read(f"{name}/zarr.json")), str(self._wanted))
+            layout, slots = Layout.from_group(json.loads(self._home.read(f"{name}/zarr.json")), str(self._path))
         except (OSError, ValueError, RecursionError):
             return set()
         return {path.split("/")[0] for path in zarr_metadata.nodes(layout, slots)}

@@ -30,7 +30,7 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     """
     files = files_at(root)
     try:
-        found = _described(files, GROUP)
+        described = _described(files, GROUP)
     except FileNotFoundError:
         raise NotAStoreError(f"there is no store at {files.root}") from None
     except FormatError:
@@ -39,18 +39,18 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
         raise NotAStoreError(f"{files.root}/zarr.json is not JSON: {error}") from error
     if not is_copied(files):
         copied = _read_copy(files)
-        if copied is not None and copied[0].salt == found[0].salt and copied[0].generation > found[0].generation:
+        if copied is not None and copied[0].salt == described[0].salt and copied[0].generation > described[0].generation:
             return copied  # a crash came between the two
-    return found
+    return described
 
 
 def raw_description(files: Files) -> tuple[bytes, bytes]:
     """Return the group's file and its copy as they are; nothing in the place of one that is missing."""
-    found = [b"", b""]
+    contents = [b"", b""]
     for n, name in enumerate((GROUP, COPY)):
         with contextlib.suppress(OSError):
-            found[n] = files.read(name)
-    return found[0], found[1]
+            contents[n] = files.read(name)
+    return contents[0], contents[1]
 
 
 def _described(files: Files, name: str) -> tuple[Layout, int]:
@@ -154,8 +154,8 @@ def write_group(files: Files, layout: Layout, slots: int) -> Layout:
     generations = [layout.generation]
     for name in (GROUP, COPY):
         with contextlib.suppress(OSError, ValueError):
-            found, _ = _described(files, name)
-            generations += [found.generation] if found.salt == layout.salt else []
+            stored, _ = _described(files, name)
+            generations += [stored.generation] if stored.salt == layout.salt else []
     layout = dataclasses.replace(layout, generation=max(generations) + 1)
     contents = zarr_metadata.encode_json(zarr_metadata.root(layout, slots))
     files.replace_contents(COPY, contents)
@@ -167,14 +167,18 @@ def damaged_group(root: Path) -> str | None:
     """Return what is wrong with the group's own file, None if nothing is; a NotAStoreError where there was no store ever."""
     copied = _read_copy(root)
     try:
-        found = read_metadata(root)
+        described = read_metadata(root)
     except FormatError:
         raise
     except (NotAStoreError, CorruptionError) as error:
         if copied is None:
             raise
         return f"{error}; repair restores it from the copy in {COPY}"
-    if copied is not None and copied[0].salt != found[0].salt and _segments_known(root, *copied) > _segments_known(root, *found):
+    if (
+        copied is not None
+        and copied[0].salt != described[0].salt
+        and _segments_known(root, *copied) > _segments_known(root, *described)
+    ):
         return f"it describes another store; repair restores it from the copy in {COPY}"
     return None
 
@@ -183,11 +187,11 @@ def differing_group(root: Path) -> str | None:
     """Tell that the group's file and its copy differ, or that the copy is damaged; None where a writer died between the two."""
     if is_copied(root):
         return None
-    copied, found = _read_copy(root), _described(Files(root), GROUP)
-    if copied is None or copied[0].salt != found[0].salt:
+    copied, described = _read_copy(root), _described(Files(root), GROUP)
+    if copied is None or copied[0].salt != described[0].salt:
         return "the copy from which it could be restored is damaged; repair makes another"
-    state = State.read(Files(root), found[0].salt)
-    if copied[0].generation == found[0].generation + 1 and not (state is not None and state.clean):
+    state = State.read(Files(root), described[0].salt)
+    if copied[0].generation == described[0].generation + 1 and not (state is not None and state.clean):
         return None
     return f"it differs from its copy in {COPY}; the newer of them counts, and opening for writing, or repair, writes both anew"
 

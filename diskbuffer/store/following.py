@@ -30,7 +30,7 @@ class Following:
     ----------
     active : bool
         Whether somebody else may write to the store.
-    doubts : int
+    invalidations : int
         Another number whenever files of segments that are not sealed may be others now: as with `history`, and the store was
         opened for writing since.
     history : int
@@ -47,14 +47,14 @@ class Following:
         self.active = active
         self._seen: Int64 = np.empty((3, 0), np.int64)
         self._moved: set[int] = set()
-        self.doubts = self.history = 0
+        self.invalidations = self.history = 0
         self._session: tuple[int, ...] | None = None
         self._rows = ""  # what `history` of the writer's lock was
         self._described: tuple[tuple[bytes, bytes], int] | None = None  # the description as it was read, and how many slots
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Have rows that were seen be read anew."""
-        self.doubts, self.history = self.doubts + 1, self.history + 1
+        self.invalidations, self.history = self.invalidations + 1, self.history + 1
 
     def look(self) -> Int64:
         """See which rows the slots hold; return those that hold others than they were seen with, or were sealed since."""
@@ -65,7 +65,7 @@ class Following:
         now = self._seen[:, : before.shape[1]]
         differ = now != before
         if (differ[2] & ~differ[0] & ~differ[1] & (before[2] != 0) & (now[2] != 0)).any():  # sealed files were exchanged
-            self.doubt()
+            self.invalidate()
         changed = np.flatnonzero(differ.any(axis=0))
         self._moved.update(changed.tolist())
         return changed
@@ -81,10 +81,10 @@ class Following:
         return stream, first_row
 
     def _note_opening(self) -> None:
-        self.doubts += 1
+        self.invalidations += 1
         known, self._rows = self._rows, history(self._files)
         if not known or known != self._rows:
-            self.doubt()
+            self.invalidate()
 
     def forget(self) -> None:
         """Have nothing more be mapped before the next look."""

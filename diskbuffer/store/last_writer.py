@@ -57,12 +57,12 @@ class State:
     def read(cls, files: Files, salt: int) -> State | None:
         """Read it; None where it is missing, damaged, or another store's."""
         try:
-            found = read_json(files, NAME)
-            synced = tuple(int(n) for n in found["synced"])
-            reserved = tuple(int(n) for n in found.get("reserved", ()))
-            state = cls(str(found["boot"]), bool(found["clean"]), synced, salt, reserved)
+            data = read_json(files, NAME)
+            synced = tuple(int(n) for n in data["synced"])
+            reserved = tuple(int(n) for n in data.get("reserved", ()))
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, reserved)
             possible = len(reserved) in (0, len(synced)) and all(0 <= position < 2**56 for position in reserved)
-            return state if possible and found["checksum"] == state._checksum() else None
+            return state if possible and data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 

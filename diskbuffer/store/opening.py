@@ -117,8 +117,8 @@ def _open_to_read(files: Files, recover: bool, removals: int) -> Store:
     while True:
         before = session(files)
         try:
-            there, way_back = _follow_the_way_back(files)
-            store = Store(there, way_back=way_back)
+            source, way_back = _follow_the_way_back(files)
+            store = Store(source, way_back=way_back)
             if not recover:
                 return store
             _recover_to_read(store)

@@ -47,10 +47,10 @@ class Origin:
     def read(cls, files: Files) -> Origin | None:
         """Read it; None where there is none, a CorruptionError where it is damaged."""
         try:
-            found = json.loads(files.read(FILE))
-            back_to = None if found["back_to"] is None else str(found["back_to"])
-            origin = cls(str(found["identifier"]), int(found["number"]), back_to)
-            if found["checksum"] == origin._checksum() and (back_to is None or MARK_NAME.fullmatch(back_to)):
+            data = json.loads(files.read(FILE))
+            back_to = None if data["back_to"] is None else str(data["back_to"])
+            origin = cls(str(data["identifier"]), int(data["number"]), back_to)
+            if data["checksum"] == origin._checksum() and (back_to is None or MARK_NAME.fullmatch(back_to)):
                 return origin
         except FileNotFoundError:
             return None

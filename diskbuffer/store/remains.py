@@ -48,8 +48,8 @@ class _Remains(Files):
     @contextlib.contextmanager
     def _in(self, name: str) -> Iterator[tuple[int, str]]:
         try:
-            with super()._in(name) as found:
-                yield found
+            with super()._in(name) as opened:
+                yield opened
         except CorruptionError as error:
             if isinstance(error.__cause__, NotADirectoryError):  # something else is in the place of a directory
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.root / name)) from error
@@ -73,11 +73,11 @@ class _Remains(Files):
         except CorruptionError:
             if size < 0 or not name.startswith((f"{SEGMENTS}/", f"{TAIL}/")):
                 raise
-        found = np.zeros(size, np.uint8)
+        contents = np.zeros(size, np.uint8)
         with contextlib.suppress(OSError, CorruptionError):
             kept = np.frombuffer(super().read(name)[:size], np.uint8)
-            found[: len(kept)] = kept
-        return InMemory(found)
+            contents[: len(kept)] = kept
+        return InMemory(contents)
 
 
 def open_remains(path: Path) -> Store:
@@ -106,13 +106,13 @@ def open_remains(path: Path) -> Store:
 def _in_table(store: Store) -> Kept:
     """Return the newest segments of each stream that follow one another, as the table has them."""
     rows, streams = store.layout.segment_rows, store.layout.streams
-    found: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(streams)]
+    stream_segments: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(streams)]
     length, _ = store.table.used()
     for slot in np.flatnonzero(length).tolist():
         stream, first = store.table.identity(slot)
         if 0 <= stream < streams and first >= 0 and first % rows == 0 and length[slot] <= rows:
-            found[stream][first // rows] = (slot, int(length[slot]), bool(length[slot] == rows))
-    return [power_loss.run(segments, max(segments, default=0)) for segments in found]
+            stream_segments[stream][first // rows] = (slot, int(length[slot]), bool(length[slot] == rows))
+    return [power_loss.run(segments, max(segments, default=0)) for segments in stream_segments]
 
 
 def _bad_rows(store: Store, slot: int, length: int, *, newest: bool) -> Bools:
@@ -124,13 +124,13 @@ def _bad_rows(store: Store, slot: int, length: int, *, newest: bool) -> Bools:
         except CorruptionError:
             return np.ones(length, np.bool_)
         return np.zeros(length, np.bool_)
-    found = Inspected(store, slot, length, decode=True)
-    if not all(found.is_readable(path) for path in _needed(store)):
+    segment = Inspected(store, slot, length, decode=True)
+    if not all(segment.is_readable(path) for path in _needed(store)):
         return np.ones(length, np.bool_)
-    steps = found.verified(STEP)
+    steps = segment.verified(STEP)
     if newest:
         steps[-1:] = True  # nothing need have been done there
-    return ~(found.verified(OBS) & steps)
+    return ~(segment.verified(OBS) & steps)
 
 
 def _needed(store: Store) -> list[str]:

@@ -39,12 +39,12 @@ class SegmentRows:
             return self._store.values(self._column, self._slot)[offsets]
         column, size = self._store.layout.schema[self._column], self._store.layout.chunk_rows(self._column)
         self._store.maps.ensure([self._slot], (self._column,))
-        found = np.empty((len(offsets), column.row_bytes), np.uint8)
+        rows = np.empty((len(offsets), column.row_bytes), np.uint8)
         chunks = offsets // size
         for chunk in sorted(set(chunks.tolist())):
             here = np.flatnonzero(chunks == chunk)
-            found[here] = self._chunk(chunk, offsets[here])
-        return found.view(column.np_dtype).reshape(-1, *column.shape)
+            rows[here] = self._chunk(chunk, offsets[here])
+        return rows.view(column.np_dtype).reshape(-1, *column.shape)
 
     def _chunk(self, chunk: int, offsets: Int64) -> npt.NDArray[np.uint8]:
         """Return rows of one chunk, (n, row_bytes): of the shard, or of the tail while it is not there."""

@@ -91,11 +91,11 @@ class Store:
 
     def heads(self) -> Int64:
         """Return the position of each stream's newest row, -1 where there is none, (streams,)."""
-        found = np.full(self.layout.streams, -1, np.int64)
+        heads = np.full(self.layout.streams, -1, np.int64)
         for stream, (slots, lengths) in enumerate(self.segments()):
             if len(slots):
-                found[stream] = self.table.get("first_row", int(slots[-1])) + lengths[-1] - 1
-        return found
+                heads[stream] = self.table.get("first_row", int(slots[-1])) + lengths[-1] - 1
+        return heads
 
     def reread(self) -> None:
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
@@ -103,14 +103,15 @@ class Store:
         slots = self.following.reread_columns(self.maps)
         if (self.kept is not None or self.open_ends) and State.read(self.files, self.layout.salt) != self.durability.state:
             self._go_by_the_table()  # a writer has opened it since, and decided
-            self.following.doubt()
+            self.following.invalidate()
         self.maps.forget_zeros()
         if slots > self.table.slots:
             self._have_room(slots)
-        known = self.following.doubts
+        known = self.following.invalidations
         for slot in self.following.look().tolist():
             self.maps.retire(slot)
-        if self.following.doubts != known and self.kept is None:  # sealed files are what they were, or have another checksum
+        if self.following.invalidations != known and self.kept is None:
+            # sealed files are what they were, or have another checksum
             for slot in np.flatnonzero(self.table.column("sealed") == 0).tolist():
                 self.maps.retire(slot)
 
@@ -255,8 +256,8 @@ class Store:
 
     def noted_checksum(self, name: str, slot: int) -> int | None:
         """Return the CRC32C of a segment of a derived column as it is noted; None where it is not known."""
-        noted = self.table.checksum(name, slot)
-        return noted if noted > AMBIGUOUS else None
+        checksum = self.table.checksum(name, slot)
+        return checksum if checksum > AMBIGUOUS else None
 
     def note_checksum(self, name: str, slot: int, crc: int | None = None) -> None:
         """Note the checksum of a segment of a derived column that was written to; it is computed where no `crc` is given."""
@@ -338,10 +339,10 @@ class Store:
 
     def disk_bytes(self) -> int:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""
-        found: dict[tuple[int, int], int] = {}
+        sizes: dict[tuple[int, int], int] = {}
         for _, stat in self.files.walk():
-            found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
-        return sum(found.values())
+            sizes[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
+        return sum(sizes.values())
 
     # Forks
 

@@ -21,8 +21,8 @@ def file_checksum(layout: Layout, path: str, mapped: Map | Zeros) -> int:
     """Return what the table has as the checksum of a segment's file."""
     if path in layout.chunks_of:
         return shard_checksum(mapped, layout.chunks(path))
-    found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
-    return as_noted(found) if path in layout.derived else found
+    checksum = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
+    return as_noted(checksum) if path in layout.derived else checksum
 
 
 def as_noted(crc: int) -> int:
@@ -69,16 +69,16 @@ class Verification:
 
     def _check_derived(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Check a column that may be written to elsewhere meanwhile: then its checksum changes, too."""
-        noted = self._table.checksum(path, slot)
-        while noted not in (NEVER, UNCHECKED):
+        expected = self._table.checksum(path, slot)
+        while expected not in (NEVER, UNCHECKED):
             if isinstance(mapped, Zeros):
                 if self._files.exists(self._description.layout.data_file(path, slot)):
                     return  # made since by a writer elsewhere
                 raise CorruptionError(f"{self.describe(path, slot)}: the file is missing; was it removed?")
-            if noted == self.checksum(path, mapped):
+            if expected == self.checksum(path, mapped):
                 return
-            before, noted = noted, self._table.checksum(path, slot)
-            if noted == before:
+            before, expected = expected, self._table.checksum(path, slot)
+            if expected == before:
                 raise CorruptionError(self._mismatch(path, slot))
 
     def _mismatch(self, path: str, slot: int) -> str:
@@ -109,7 +109,7 @@ class Verification:
 
     def _checked(self, path: str, slot: int, size: int) -> Map:
         name = self._description.layout.data_file(path, slot)
-        return checked_map(self._files, name, size, lambda found: self.check(path, slot, found), writable=False)
+        return checked_map(self._files, name, size, lambda mapped: self.check(path, slot, mapped), writable=False)
 
     # For errors
 

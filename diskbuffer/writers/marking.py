@@ -19,16 +19,16 @@ from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import SHARED, describe, read_description
 from diskbuffer.writers.learner_lock import COLUMNS
-from diskbuffer.writers.marks import PLACE
+from diskbuffer.writers.marks import PATHS
 from diskbuffer.writers.store import MultiWriterStore
 
 
 def make_mark(store: MultiWriterStore, name: str) -> None:
     """Make a mark, in place of one of that name; this process must be the one that writes columns."""
     files = store.all_files
-    marks.clear_up(files, PLACE)
-    with marks.building(files, name, PLACE) as building:
-        _copy(store, files, building, marks.next_number(files, PLACE))
+    marks.clear_up(files, PATHS)
+    with marks.building(files, name, PATHS) as building:
+        _copy(store, files, building, marks.next_number(files, PATHS))
 
 
 def make_snapshot(store: MultiWriterStore, building: Files) -> None:

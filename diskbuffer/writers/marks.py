@@ -14,19 +14,19 @@ from diskbuffer.store.copies import marks
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import SHARED
 
-PLACE = marks.Place(f"{SHARED}/marks", SHARED)
+PATHS = marks.MarkPaths(f"{SHARED}/marks", SHARED)
 
 
 def names(files: Files) -> tuple[str, ...]:
     """Return the names of the marks of a directory of several writers, the oldest first."""
-    return marks.names(files, PLACE)
+    return marks.names(files, PATHS)
 
 
 def find(files: Files, name: str) -> Files:
     """Return the files of a mark; an InputError where there is none of that name."""
-    return marks.find(files, name, PLACE)
+    return marks.find(files, name, PATHS)
 
 
 def remove(files: Files, name: str) -> None:
     """Remove a mark, and give back the space that it alone takes."""
-    marks.remove(files, name, PLACE)
+    marks.remove(files, name, PATHS)

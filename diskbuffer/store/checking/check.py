@@ -66,11 +66,11 @@ def _look_at_framework(root: Path, collector: Collector) -> Framework:
     framework, report = Framework(root), collector.report
     collector.take_all(framework.stages())
     if report.problems and is_held(Files(root)):
-        found, report.problems, collector.blocked = set(map(str, report.problems)), [], False
+        messages, report.problems, collector.blocked = set(map(str, report.problems)), [], False
         time.sleep(WRITER_SECONDS)
         framework = Framework(root)
         collector.take_all(framework.stages())
-        report.problems = [problem for problem in report.problems if str(problem) in found]
+        report.problems = [problem for problem in report.problems if str(problem) in messages]
     return framework
 
 

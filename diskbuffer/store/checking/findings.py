@@ -85,11 +85,11 @@ class Collector:
 
 def lasting(look: Callable[[], dict[str, str]], *, beside_writer: bool) -> dict[str, str]:
     """Return what is strange, by name; beside a writer, which may be changing it, only what stays so for some looks."""
-    found = look()
+    problems = look()
     for _ in range(LOOKS if beside_writer else 0):
-        if not found:
+        if not problems:
             break
         time.sleep(WRITER_SECONDS / LOOKS)
         again = look()
-        found = {name: what for name, what in found.items() if name in again}
-    return found
+        problems = {name: what for name, what in problems.items() if name in again}
+    return problems

@@ -118,15 +118,15 @@ def find_misplaced(root: Path, paths: Collection[str]) -> Finder[None]:
 
 def no_directories(root: Path, paths: Collection[str]) -> dict[str, str]:
     """Return what there is in the place of the store's directories, and what becomes of it; what is missing is not told."""
-    found = {}
+    problems = {}
     for path in paths:
         with contextlib.suppress(OSError):
             mode = (root / path).lstat().st_mode
             if stat.S_ISLNK(mode):
-                found[path] = salvage.about_link(root / path)
+                problems[path] = salvage.about_link(root / path)
             elif not stat.S_ISDIR(mode):
-                found[path] = "is a file in the place of a directory; repair removes it"
-    return found
+                problems[path] = "is a file in the place of a directory; repair removes it"
+    return problems
 
 
 def find_links(root: Path, known: Collection[Path] = ()) -> Finder[None]:
@@ -142,12 +142,12 @@ def find_links(root: Path, known: Collection[Path] = ()) -> Finder[None]:
 
 def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
     """Return files that are missing or of the wrong size, so that no store can be opened: their size, and what is wrong."""
-    files, sizes, found = Files(root), table_files(layout, slots), {}
+    files, sizes, damaged = Files(root), table_files(layout, slots), {}
     for path in layout.packed:
         sizes[directory.tail_file(layout, path)] = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
     for name, size in sizes.items():
         try:
             files.map(name, size, writable=False)
         except CorruptionError as error:
-            found[name] = size, str(error)
-    return found
+            damaged[name] = size, str(error)
+    return damaged

@@ -43,18 +43,18 @@ def _by_shards(store: Store, slot: int) -> Iterator[Identity]:
     for path in store.layout.packed:
         with contextlib.suppress(CorruptionError):
             mapped = store.files.map(store.layout.data_file(path, slot), -1, writable=False)
-            found = shard.identity_of(mapped, store.layout.chunks(path)).tolist()
-            yield found[1], found[2]
+            identity = shard.identity_of(mapped, store.layout.chunks(path)).tolist()
+            yield identity[1], identity[2]
 
 
 def _by_checksums(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> Iterator[Identity]:
     """Yield the streams and positions with which the checksum of a slot's first row is right."""
     layout = store.layout
-    found = Inspected(store, slot, 1, decode=False, identity=(0, 0))
-    word, paths = found.word(0, OBS), covered(layout.schema, OBS)
-    if word is None or not all(found.is_readable(path) for path in paths):
+    segment = Inspected(store, slot, 1, decode=False, identity=(0, 0))
+    word, paths = segment.word(0, OBS), covered(layout.schema, OBS)
+    if word is None or not all(segment.is_readable(path) for path in paths):
         return
-    rows = {path: found.rows(path, 0, 1) for path in paths}
+    rows = {path: segment.rows(path, 0, 1) for path in paths}
     for stream, (first, last) in enumerate(reach.tolist()):
         for begin in range(first, last + 1, _AT_ONCE * layout.segment_rows):
             n = min(_AT_ONCE, (last - begin) // layout.segment_rows + 1)
@@ -68,7 +68,7 @@ def _rows_there(store: Store, slot: int, identity: Identity) -> int:
     stream, first = identity
     if not (0 <= stream < store.layout.streams and 0 <= first < 2**56 and first % store.layout.segment_rows == 0):
         return 0
-    found = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=identity)
-    obs = found.verified(OBS)
-    n = int(np.append(obs & found.verified(STEP), False).argmin())
+    segment = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=identity)
+    obs = segment.verified(OBS)
+    n = int(np.append(obs & segment.verified(STEP), False).argmin())
     return n + 1 if n < len(obs) and obs[n] else n

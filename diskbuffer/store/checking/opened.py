@@ -60,10 +60,10 @@ class Opened:
             ):
                 break
             length, stream, first = again
-        there = (length > 0) & (first % layout.segment_rows == 0) & (first >= 0)
-        found = []
+        valid = (length > 0) & (first % layout.segment_rows == 0) & (first >= 0)
+        by_stream = []
         for s in range(layout.streams):
-            mine = np.flatnonzero(there & (stream == s))
+            mine = np.flatnonzero(valid & (stream == s))
             mine = mine[np.argsort(first[mine], kind="stable")]
-            found.append(list(zip(first[mine].tolist(), mine.tolist(), strict=True)))
-        return found
+            by_stream.append(list(zip(first[mine].tolist(), mine.tolist(), strict=True)))
+        return by_stream

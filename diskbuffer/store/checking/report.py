@@ -63,6 +63,6 @@ class Report:
     def __str__(self) -> str:
         """Return it for people to read."""
         lines = [str(problem) for problem in self.problems]
-        found = counted(len(lines), "problem") if lines else "everything is as it was written"
+        summary = counted(len(lines), "problem") if lines else "everything is as it was written"
         done = f"; repaired: {counted(self.dropped, 'row')} dropped" if self.repaired and lines else ""
-        return "\n".join([*lines, f"{self.path}: {counted(self.rows, 'row')} checked, {found}{done}"])
+        return "\n".join([*lines, f"{self.path}: {counted(self.rows, 'row')} checked, {summary}{done}"])

@@ -34,7 +34,7 @@ class Look:
     bad_derived: list[str]
 
     @property
-    def told(self) -> tuple[list[str], list[int], list[str]]:
+    def comparable(self) -> tuple[list[str], list[int], list[str]]:
         """What is wrong, to be compared with another look."""
         return list(map(str, self.problems)), np.flatnonzero(self.bad).tolist(), self.bad_derived
 
@@ -74,11 +74,11 @@ class SegmentFinder:
             return None
         for _ in range(LOOKS):
             look = self._look(slot, length, newest=False)
-            if self._version(slot) != before or not any(look.told):
+            if self._version(slot) != before or not any(look.comparable):
                 return None
-            if look.told == last:
+            if look.comparable == last:
                 break
-            last = look.told
+            last = look.comparable
             time.sleep(WRITER_SECONDS)
         return look
 
@@ -210,9 +210,9 @@ class SegmentFinder:
         identity = self._table.identity(slot)
 
         def looked() -> dict[str, str]:
-            found = look()
+            problems = look()
             kept = self._table.length(slot) > 0 and self._table.identity(slot) == identity
-            return found if kept or not self._opened.live else {}
+            return problems if kept or not self._opened.live else {}
 
         return lasting(looked, beside_writer=self._opened.live)
 

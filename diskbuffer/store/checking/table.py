@@ -77,14 +77,14 @@ class TableFinder:
         """Look at slots whose entry is damaged, gone, or too short: their rows tell whose they are, and how many."""
         reach, search, length = self._reach(), self._incomplete or bool(self._missing_rows()), self._table.column("length")
         damaged = np.flatnonzero(self._table.used()[1]).tolist()
-        found: list[Rows] = []
+        recovered: list[Rows] = []
         for slot in damaged:
-            found.append((yield from self._find_lost_entry(slot, None, reach)))
+            recovered.append((yield from self._find_lost_entry(slot, None, reach)))
         newest = [segments[-1][1] for segments in self._opened.segments() if segments]
         for slot in [*np.flatnonzero(length == 0).tolist(), *newest] if search else []:
             if slot not in damaged and self._has_file(CHECKSUM, slot):
-                found.append((yield from self._find_lost_entry(slot, self._table.length(slot), reach)))
-        for stream, first, last in self._missing_rows(found):
+                recovered.append((yield from self._find_lost_entry(slot, self._table.length(slot), reach)))
+        for stream, first, last in self._missing_rows(recovered):
             what = "rows that were on the disk are not there"
             yield Finding((self._opened.problem(self._place, stream, first, last, what),), dropped=last - first + 1)
 
@@ -102,27 +102,27 @@ class TableFinder:
             self._table.identify(slot, *identity)
         self._table.set_length(slot, rows)
 
-    def _missing_rows(self, found: Sequence[Rows] = ()) -> list[tuple[int, int, int]]:
-        """Return rows that were on the disk, and neither the table has nor were `found`: (stream, first, last)."""
+    def _missing_rows(self, recovered: Sequence[Rows] = ()) -> list[tuple[int, int, int]]:
+        """Return rows that were on the disk, and neither the table has nor were `recovered`: (stream, first, last)."""
         missing = []
         for stream, segments in enumerate(self._opened.segments()):
             if self._opened.last_shutdown is LastShutdown.POWER_LOSS and not power_loss.stays(self._store, stream):
                 continue  # they may have been evicted
-            there = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
-            there += [(first, rows) for (whose, first), rows in found if whose == stream]
-            head, expected = sum(max(there, default=(0, 0))) - 1, self._opened.synced[stream]
+            extents = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
+            extents += [(first, rows) for (whose, first), rows in recovered if whose == stream]
+            head, expected = sum(max(extents, default=(0, 0))) - 1, self._opened.synced[stream]
             if head < expected:
                 missing.append((stream, head + 1, expected))
         return missing
 
     def _reach(self) -> Int64:
         """Return the positions of the first and the last segment of each stream that a slot can have, (streams, 2)."""
-        rows, found = self._layout.segment_rows, []
+        rows, ranges = self._layout.segment_rows, []
         for stream, segments in enumerate(self._opened.segments()):
             newest = max([0, self._opened.synced[stream] // rows * rows, *(first for first, _ in segments)])
             around = rows * self._table.slots
-            found.append((max(0, newest - around), newest + around))
-        return np.array(found, np.int64).reshape(-1, 2)
+            ranges.append((max(0, newest - around), newest + around))
+        return np.array(ranges, np.int64).reshape(-1, 2)
 
     def _has_file(self, path: str, slot: int) -> bool:
         return self._store.files.exists(self._layout.data_file(path, slot))
@@ -141,15 +141,15 @@ class TableFinder:
 
     def _find_gaps(self) -> Finder[Kept]:
         """Find segments that are missing, there twice, or too short; a fix fills the gaps."""
-        found = []
+        kept = []
         for stream, segments in enumerate(self._opened.segments()):
             slots = yield from self._find_gaps_of(stream, segments)
             yield from self._find_short(slots[:-1])
             lengths = np.array([self._table.length(slot) for slot in slots], np.int64)
             if not self._opened.live:
                 lengths[:-1] = self._layout.segment_rows  # all rows that should be there are looked at
-            found.append((np.array(slots, np.int64), lengths))
-        return found
+            kept.append((np.array(slots, np.int64), lengths))
+        return kept
 
     def _find_short(self, slots: list[int]) -> Finder[None]:
         """Find segments that have not all of their rows, though another one follows; of those evicted meanwhile there are 0."""

@@ -113,15 +113,17 @@ class _Backup:
         """Hold the files of a stream's segments, but for the oldest, where these were evicted by then."""
         live = () if not len(slots) or table.is_sealed(int(slots[-1])) else self._layout.packed
         newest = [self._hold(table, int(slot)) for slot in slots[-1:]]  # first, as it may be complete soon, and sealed
-        found = [self._hold(table, int(slot)) for slot in slots[:-1]] + newest
-        there = [held for held in found if held is not None]
-        if slots.size and (not there or None in found[-len(there) :]):
+        segments = [self._hold(table, int(slot)) for slot in slots[:-1]] + newest
+        present = [held for held in segments if held is not None]
+        if slots.size and (not present or None in segments[-len(present) :]):
             raise EvictedError(f"{self._source.root}: segments were evicted while the store was copied")
-        if there and any(mapped.size != self._layout.live_bytes(path) for path, mapped in there[-1].maps.items() if path in live):
+        if present and any(
+            mapped.size != self._layout.live_bytes(path) for path, mapped in present[-1].maps.items() if path in live
+        ):
             raise EvictedError(f"{self._source.root}: the newest segment was sealed while the store was copied")
-        if there and table.get("first_row", there[0].slot) > 0 and table.before(there[0].slot) is None:
+        if present and table.get("first_row", present[0].slot) > 0 and table.before(present[0].slot) is None:
             raise EvictedError(f"{self._source.root}: what came before the oldest row was not noted yet")
-        return there
+        return present
 
     def _hold(self, table: SegmentTable, slot: int) -> _HeldSegment | None:
         """Hold a segment's files; None where other rows are in its slot by now."""
@@ -155,11 +157,11 @@ class _Backup:
             else:
                 self._write(name, contents)
         for path in layout.derived:  # which the writer may be writing to
-            noted = NEVER
+            checksum = NEVER
             if path in held.maps:
                 mapped = self._files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
-                noted = file_checksum(layout, path, mapped)
-            table.set_checksum(path, slot, noted)
+                checksum = file_checksum(layout, path, mapped)
+            table.set_checksum(path, slot, checksum)
 
     def _copy_shard(self, path: str, name: str, contents: npt.NDArray[np.uint8]) -> None:
         """Copy a shard to which chunks are appended: the entry of one is written to the index, at the end, after it."""

@@ -34,14 +34,14 @@ from diskbuffer.store.system.files import Files
 MARKS = f"{SEGMENTS}/length/marks"  # inside an array's directory, which no Zarr tool lists
 
 
-class Place(NamedTuple):
+class MarkPaths(NamedTuple):
     """Where marks are kept, and in which directory of each is its note."""
 
     marks: str = MARKS
     note: str = "."
 
 
-_STORE = Place()
+_STORE = MarkPaths()
 _OLD = ".old"  # how the name of a mark ends while another takes its place; those of all that is to be removed begin with a dot
 
 
@@ -79,43 +79,43 @@ def check_name(name: str) -> None:
         )
 
 
-def names(files: Files, place: Place = _STORE) -> tuple[str, ...]:
+def names(files: Files, paths: MarkPaths = _STORE) -> tuple[str, ...]:
     """Return the names of a store's marks, the oldest first."""
-    found = list[tuple[int, str]]()
+    numbered = list[tuple[int, str]]()
     with contextlib.suppress(FileNotFoundError):
-        found = [(_number(files, name, place), name) for name in files.directories(place.marks) if MARK_NAME.fullmatch(name)]
-    return tuple(name for _, name in sorted(found))
+        numbered = [(_number(files, name, paths), name) for name in files.directories(paths.marks) if MARK_NAME.fullmatch(name)]
+    return tuple(name for _, name in sorted(numbered))
 
 
-def _number(files: Files, name: str, place: Place) -> int:
+def _number(files: Files, name: str, paths: MarkPaths) -> int:
     with contextlib.suppress(OSError):
-        origin = Origin.read(files.below(f"{place.marks}/{name}/{place.note}"))
+        origin = Origin.read(files.below(f"{paths.marks}/{name}/{paths.note}"))
         return 0 if origin is None else origin.number
     return 0
 
 
-def next_number(files: Files, place: Place = _STORE) -> int:
+def next_number(files: Files, paths: MarkPaths = _STORE) -> int:
     """Return a number after those of all marks."""
-    return max((_number(files, name, place) for name in names(files, place)), default=0) + 1
+    return max((_number(files, name, paths) for name in names(files, paths)), default=0) + 1
 
 
-def find(files: Files, name: str, place: Place = _STORE) -> Files:
+def find(files: Files, name: str, paths: MarkPaths = _STORE) -> Files:
     """Return the files of a mark; an InputError where there is none of that name."""
     check_name(name)
-    there = names(files, place)
-    if name not in there:
-        raise InputError(f"{files.root} has no mark {name!r}; it has {', '.join(map(repr, there)) or 'none'}")
-    return files.below(f"{place.marks}/{name}")
+    existing = names(files, paths)
+    if name not in existing:
+        raise InputError(f"{files.root} has no mark {name!r}; it has {', '.join(map(repr, existing)) or 'none'}")
+    return files.below(f"{paths.marks}/{name}")
 
 
 @contextlib.contextmanager
-def building(files: Files, name: str, place: Place = _STORE) -> Iterator[Files]:
+def building(files: Files, name: str, paths: MarkPaths = _STORE) -> Iterator[Files]:
     """Yield the files of a hidden directory in which a mark is to be built; it becomes the mark then, in place of an old one."""
-    new = f"{place.marks}/.{name}.{uuid.uuid4().hex[:8]}.new"
+    new = f"{paths.marks}/.{name}.{uuid.uuid4().hex[:8]}.new"
     try:
         files.make_directory(new)
         yield files.below(new)
-        _put(files, new, name, place.marks)
+        _put(files, new, name, paths.marks)
     except BaseException:
         with contextlib.suppress(OSError):  # the next opening does it
             files.remove_directory(new)
@@ -142,18 +142,18 @@ def _put(files: Files, new: str, name: str, marks: str) -> None:
         files.remove_directory(old)
 
 
-def remove(files: Files, name: str, place: Place = _STORE) -> None:
+def remove(files: Files, name: str, paths: MarkPaths = _STORE) -> None:
     """Remove a mark. The writer's lock must be held."""
-    find(files, name, place)
+    find(files, name, paths)
     origin = Origin.read(files)
     if origin is not None and origin.back_to == name:
         raise InputError(f"{files.root} is on its way back to the mark {name!r}; open it with mode='a' once, which finishes that")
-    gone = f"{place.marks}/.{name}.{uuid.uuid4().hex[:8]}.gone"
-    files.rename(f"{place.marks}/{name}", gone)  # at once, or not at all
+    gone = f"{paths.marks}/.{name}.{uuid.uuid4().hex[:8]}.gone"
+    files.rename(f"{paths.marks}/{name}", gone)  # at once, or not at all
     try:
-        files.sync(place.marks)
+        files.sync(paths.marks)
     except BaseException:
-        files.rename(gone, f"{place.marks}/{name}")
+        files.rename(gone, f"{paths.marks}/{name}")
         raise
     files.remove_directory(gone)
 
@@ -162,24 +162,24 @@ def tell_how_to_make_room(error: BaseException, files: Files) -> None:
     """Add to the error of a disk that is too full to open a store for writing that its marks can be removed without that."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         with contextlib.suppress(OSError):
-            if there := names(files):
+            if existing := names(files):
                 error.add_note(
-                    f"{files.root} has the marks {', '.join(map(repr, there))}; diskbuffer.remove_mark(path, name), or "
+                    f"{files.root} has the marks {', '.join(map(repr, existing))}; diskbuffer.remove_mark(path, name), or "
                     "`diskbuffer marks PATH --remove NAME`, gives the space of one back, and takes none itself"
                 )
 
 
-def clear_up(files: Files, place: Place = _STORE) -> None:
+def clear_up(files: Files, paths: MarkPaths = _STORE) -> None:
     """Remove what a crash left of marks that were made or removed; one whose place was not taken yet stays."""
     with contextlib.suppress(FileNotFoundError):
-        for entry in files.directories(place.marks):
+        for entry in files.directories(paths.marks):
             name = entry[1 : -len(_OLD)]
             if not entry.startswith("."):
                 continue
-            if entry.endswith(_OLD) and not files.exists(f"{place.marks}/{name}"):
-                files.rename(f"{place.marks}/{entry}", f"{place.marks}/{name}")
+            if entry.endswith(_OLD) and not files.exists(f"{paths.marks}/{name}"):
+                files.rename(f"{paths.marks}/{entry}", f"{paths.marks}/{name}")
             else:
-                files.remove_directory(f"{place.marks}/{entry}")
+                files.remove_directory(f"{paths.marks}/{entry}")
 
 
 # Going back

@@ -41,16 +41,16 @@ _PASSES = 4  # over what was completed or sealed since the last, before the lock
 _FEW = 2  # segments that are not worth another pass
 
 
-def place_for(root: Path, wanted: Path) -> Building:
-    """Return where to build a snapshot that is to be at `wanted`; an error where it cannot be."""
-    real, inside = wanted.resolve(), root.resolve()
+def place_for(root: Path, target: Path) -> Building:
+    """Return where to build a snapshot that is to be at `target`; an error where it cannot be."""
+    real, inside = target.resolve(), root.resolve()
     if real == inside or inside in real.parents:
-        raise InputError(f"{wanted} is inside of the store {root}; give a path outside of it, or make a mark")
-    if not is_there(wanted):
-        building = Building(wanted)
+        raise InputError(f"{target} is inside of the store {root}; give a path outside of it, or make a mark")
+    if not is_there(target):
+        building = Building(target)
         if not building.taken:
             return building
-    raise NotAStoreError(f"there is something at {wanted} already; give the path of a directory that is empty, or not there")
+    raise NotAStoreError(f"there is something at {target} already; give the path of a directory that is empty, or not there")
 
 
 def build(store: Store, writer: Writer, pause: Callable[[], Int64], files: Files, number: int = 0) -> None:
@@ -172,8 +172,8 @@ class _Copy:
             self._remove(layout, slot)
             self._touched.add(slot)
             for path, mapped in segment.flats.items():
-                there = mapped.array(np.uint8, (mapped.size,))[: rows * layout.schema[path].row_bytes]
-                pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, there.copy())]
+                used = mapped.array(np.uint8, (mapped.size,))[: rows * layout.schema[path].row_bytes]
+                pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, used.copy())]
             for path, shard in segment.shards.items():
                 pieces[layout.data_file(path, slot)] = shard.map.size, False, shard.contents()
             for path in layout.derived:

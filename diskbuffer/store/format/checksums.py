@@ -35,8 +35,8 @@ _WORD = 2**64 - 1
 
 def mix(number: int) -> int:
     """Scramble 64 bits: the finalizer of splitmix64 (Steele, Lea and Flood, 2014)."""
-    found = _mix(number & _WORD)
-    return found - 2**64 if found >> 63 else found
+    mixed = _mix(number & _WORD)
+    return mixed - 2**64 if mixed >> 63 else mixed
 
 
 def _mix(x: int) -> int:
@@ -53,10 +53,10 @@ def fold(*fields: Any) -> UInt64:
             number = _mix(number + field + GOLDEN & _WORD)
         return np.array([number], np.uint64)
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(field)) for field in fields))
-    found = np.zeros(arrays[0].shape, np.uint64)
+    words = np.zeros(arrays[0].shape, np.uint64)
     for array in arrays:
-        found = _mix_all(found + array.astype(np.uint64) + np.uint64(GOLDEN))
-    return found
+        words = _mix_all(words + array.astype(np.uint64) + np.uint64(GOLDEN))
+    return words
 
 
 def _mix_all(x: UInt64) -> UInt64:

@@ -59,7 +59,7 @@ MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 
 MEMCPYED = 0x2  # a flag of a Blosc header
 
 
-def given_method(column: Column) -> Method | None:
+def declared_method(column: Column) -> Method | None:
     """Return how a column is compressed by its codec, None where that is to be chosen."""
     if column.codec is None or column.codec == "none":
         return None if column.codec is None else NONE

@@ -135,10 +135,10 @@ class Layout:
 
     def table(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return dtype and shape of an entry in each array of the segment table, by path."""
-        found: dict[str, tuple[str, tuple[int, ...]]] = {
+        entries: dict[str, tuple[str, tuple[int, ...]]] = {
             f"{SEGMENTS}/{name}": (dtype, (2,) if name == "length" else ()) for name, dtype in TABLE.items()
         }
-        return found | {f"{CHECKSUMS}/{path}": ("uint32", ()) for path in self.schema}
+        return entries | {f"{CHECKSUMS}/{path}": ("uint32", ()) for path in self.schema}
 
     def first_slots(self) -> int:
         """How many slots a new store starts with: what its capacity takes where episodes are long."""
@@ -148,7 +148,7 @@ class Layout:
 
     def attributes(self, slots: int) -> dict[str, Any]:
         """Describe the store, for the group's attributes."""
-        found: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "format": FORMAT,
             "generation": self.generation,
             "slots": slots,
@@ -168,15 +168,15 @@ class Layout:
         }
         optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed), "begins": list(self.begins)}
         optional |= {"environment": self.environment, "metadata": self.metadata}
-        found |= {name: value for name, value in optional.items() if value or value == {}}
-        return found | {"checksum": _checksum(found)}
+        attributes |= {name: value for name, value in optional.items() if value or value == {}}
+        return attributes | {"checksum": _checksum(attributes)}
 
     @classmethod
     def from_group(cls, metadata: Any, where: str) -> tuple[Layout, int]:
         """Read a layout, and the number of slots, from a group's metadata, trusting nothing."""
         try:
-            found = metadata["attributes"][ATTRIBUTE]
-            version = found["format"]
+            attributes = metadata["attributes"][ATTRIBUTE]
+            version = attributes["format"]
         except (KeyError, TypeError):
             raise NotAStoreError(f"{where} is {_what_else(metadata)}") from None
         if not isinstance(version, int) or version > FORMAT:
@@ -184,34 +184,34 @@ class Layout:
                 f"{where} is of format {version}, and this diskbuffer reads formats up to {FORMAT}; install a newer diskbuffer"
             )
         try:
-            expected = _checksum({name: value for name, value in found.items() if name != "checksum"})
+            expected = _checksum({name: value for name, value in attributes.items() if name != "checksum"})
         except RecursionError:
             raise NotAStoreError(f"{where}/zarr.json is nested too deeply to be a store's; damaged, or made up") from None
-        if found.get("checksum") != expected:
+        if attributes.get("checksum") != expected:
             raise CorruptionError(
                 f"{where}/zarr.json: the attributes that describe the store do not match their checksum; damaged, or edited"
             )
         try:
-            slots = found["slots"]
+            slots = attributes["slots"]
             layout = cls(
-                Schema.from_attributes(found["columns"]),
-                None if found["capacity"] is None else int(found["capacity"]),
-                int(found["streams"]),
-                int(found["segment_rows"]),
-                {str(path): int(rows) for path, rows in found["chunk_rows"].items()},
-                int(found["tail_rows"]),
-                int(found["frame_stack"]),
-                str(found["padding"]),
-                str(found["autoreset"]),
-                tuple(str(tag) for tag in found["tags"]),
-                int(found["salt"]),
-                bool(found["capacity_each"]),
-                generation=int(found.get("generation", 0)),
-                removals=int(found.get("removals", 0)),
-                environment=found.get("environment"),
-                metadata=found.get("metadata"),
-                removed=tuple(str(path) for path in found.get("removed", ())),
-                begins=tuple(int(n) for n in found.get("begins", ())),
+                Schema.from_attributes(attributes["columns"]),
+                None if attributes["capacity"] is None else int(attributes["capacity"]),
+                int(attributes["streams"]),
+                int(attributes["segment_rows"]),
+                {str(path): int(rows) for path, rows in attributes["chunk_rows"].items()},
+                int(attributes["tail_rows"]),
+                int(attributes["frame_stack"]),
+                str(attributes["padding"]),
+                str(attributes["autoreset"]),
+                tuple(str(tag) for tag in attributes["tags"]),
+                int(attributes["salt"]),
+                bool(attributes["capacity_each"]),
+                generation=int(attributes.get("generation", 0)),
+                removals=int(attributes.get("removals", 0)),
+                environment=attributes.get("environment"),
+                metadata=attributes.get("metadata"),
+                removed=tuple(str(path) for path in attributes.get("removed", ())),
+                begins=tuple(int(n) for n in attributes.get("begins", ())),
             )
             sane = isinstance(slots, int) and 0 <= slots < 2**31 and layout._is_possible()
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SchemaError) as error:

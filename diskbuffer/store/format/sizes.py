@@ -16,8 +16,8 @@ ALL_TAILS_BYTES = 64 * 1024**2  # of all streams in a column: it is allocated wh
 CHUNK_ROWS = (1, 2, 4, 8)  # rows that can be compressed together
 
 
-def chunk_rows_of(schema: Schema, asked: int | None = None) -> dict[str, int]:
-    """Choose which columns are packed, and how many rows are compressed together: `asked`, or 4 up to 64 KB a row, then fewer.
+def chunk_rows_of(schema: Schema, chunk_rows: int | None = None) -> dict[str, int]:
+    """Choose the packed columns, and how many rows are compressed together: `chunk_rows`, or 4 up to 64 KB a row, then fewer.
 
     Eight take a quarter less of the disk, and a tenth more time to pick single transitions from. Pictures that are compressed
     with a loss are one by one, whatever is asked.
@@ -33,7 +33,7 @@ def chunk_rows_of(schema: Schema, asked: int | None = None) -> dict[str, int]:
         if column.is_lossy:
             chosen[path] = 1
         elif column.row_bytes >= least:
-            chosen[path] = asked or next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
+            chosen[path] = chunk_rows or next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
     return chosen
 
 

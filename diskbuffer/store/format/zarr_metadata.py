@@ -13,28 +13,28 @@ from diskbuffer.store.format.layout import ATTRIBUTE, CHECKSUMS, SEGMENTS, TABLE
 
 def nodes(layout: Layout, slots: int) -> dict[str, dict[str, Any]]:
     """Return the metadata of every node below the group, by path, for a store of `slots` slots."""
-    found: dict[str, dict[str, Any]] = {}
+    metadata: dict[str, dict[str, Any]] = {}
     for path, column in layout.schema.columns.items():
         for n in range(1, path.count("/") + 1):
-            found["/".join(path.split("/")[:n])] = group({})
-        found[path] = _data_array(layout, path, column, slots)
-    found[SEGMENTS] = group({})
-    found[CHECKSUMS] = group({})
+            metadata["/".join(path.split("/")[:n])] = group({})
+        metadata[path] = _data_array(layout, path, column, slots)
+    metadata[SEGMENTS] = group({})
+    metadata[CHECKSUMS] = group({})
     for name, (dtype, shape) in layout.table().items():
         for n in range(3, name.count("/") + 1):
-            found["/".join(name.split("/")[:n])] = group({})
+            metadata["/".join(name.split("/")[:n])] = group({})
         names = ("slot", "rows_and_check")[: 1 + len(shape)]
-        found[name] = array((slots, *shape), (TABLE_SLOTS, *shape), dtype, names)
+        metadata[name] = array((slots, *shape), (TABLE_SLOTS, *shape), dtype, names)
     if layout.packed:
-        found[TAIL] = group({})
+        metadata[TAIL] = group({})
     for path in layout.packed:
         column = layout.schema[path]
         shape = (layout.streams, layout.tail_rows, *column.shape)
         for n in range(1, path.count("/") + 1):
-            found[f"{TAIL}/" + "/".join(path.split("/")[:n])] = group({})
+            metadata[f"{TAIL}/" + "/".join(path.split("/")[:n])] = group({})
         names = ("stream", "tail_row", *_inner_names(path, column))
-        found[f"{TAIL}/{path}"] = array(shape, shape, column.np_dtype.name, names)
-    return found
+        metadata[f"{TAIL}/{path}"] = array(shape, shape, column.np_dtype.name, names)
+    return metadata
 
 
 def root(layout: Layout, slots: int) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _data_array(layout: Layout, path: str, column: Column, slots: int) -> dict[s
 def _chunk_codecs(column: Column) -> list[dict[str, Any]]:
     if column.is_lossy:
         return [{"name": pictures.CODEC, "configuration": {"quality": pictures.quality_of(column)}}]
-    method = codec.given_method(column) or codec.SEALED
+    method = codec.declared_method(column) or codec.SEALED
     blosc = {
         "cname": "lz4" if method == codec.NONE else method.compressor,
         "clevel": method.level,

@@ -31,7 +31,7 @@ Int64 = npt.NDArray[np.int64]
 
 def blank(
     store: Store,
-    found: Inspected,
+    segment: Inspected,
     bad: Bools,
     bad_after: bool = False,
     *,
@@ -43,32 +43,32 @@ def blank(
     The row before a bad one becomes the last of its episode. `bad_after` tells whether the row after the segment is bad, `newest`
     that the segment ends with its stream's newest row, `nothing_done` that what is there of that row's step does not count.
     """
-    layout, length = store.layout, found.length
+    layout, length = store.layout, segment.length
     no_steps = bad | np.append(bad[1:], bad_after)
-    rows = {path: _rows(found, path) for path in (*covered(layout.schema, OBS), *covered(layout.schema, STEP))}
+    rows = {path: _rows(segment, path) for path in (*covered(layout.schema, OBS), *covered(layout.schema, STEP))}
     for path in covered(layout.schema, OBS):
         rows[path][bad] = 0
     for path in covered(layout.schema, STEP):
         rows[path][no_steps] = path == "is_last"
         if nothing_done and not no_steps[-1]:
             rows[path][-1] = 0
-    kept = {path: _kept(layout, found, path, bad) for path in layout.lossy}
+    kept = {path: _kept(layout, segment, path, bad) for path in layout.lossy}
     words = np.zeros((length, 2), np.uint32)
     for word in (OBS, STEP):
         some = {path: _summed(kept[path], rows[path]) if path in kept else rows[path] for path in covered(layout.schema, word)}
-        words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, length, some, word)
+        words[:, word] = row_checksums(layout.schema, layout.salt, segment.stream, segment.first, length, some, word)
     if newest and not rows["is_last"][-1].any():
         words[-1, STEP] ^= NOT_YET
-    elif newest and found.word(length - 1, STEP) == int(words[-1, STEP]) ^ NO_RESET:
+    elif newest and segment.word(length - 1, STEP) == int(words[-1, STEP]) ^ NO_RESET:
         words[-1, STEP] ^= NO_RESET
     rows[CHECKSUM] = words.view(np.uint8)
     for path, values in rows.items():
         if path in layout.chunks_of:
-            _write_shard(store, found, path, values, kept.get(path, {}))
+            _write_shard(store, segment, path, values, kept.get(path, {}))
         else:
-            _write_flat(store, found.slot, path, values)
-    store.table.unseal(found.slot)
-    store.maps.retire(found.slot)
+            _write_flat(store, segment.slot, path, values)
+    store.table.unseal(segment.slot)
+    store.maps.retire(segment.slot)
 
 
 def make_blank(store: Store, stream: int, first_row: int, rows: int | None = None) -> int:
@@ -76,8 +76,8 @@ def make_blank(store: Store, stream: int, first_row: int, rows: int | None = Non
     slot, length = store.take_slot(stream, first_row), rows or store.layout.segment_rows
     store.durability.sync_names_of_derived()
     store.table.set_length(slot, length)
-    found = Inspected(store, slot, length, decode=True)
-    blank(store, found, np.ones(length, np.bool_))
+    segment = Inspected(store, slot, length, decode=True)
+    blank(store, segment, np.ones(length, np.bool_))
     return slot
 
 
@@ -117,9 +117,9 @@ def begin_at(store: Store, positions: Sequence[int]) -> None:
 
 def _pack(store: Store, slot: int) -> None:
     """Have no row of a complete segment be in the tail alone."""
-    found = Inspected(store, slot, store.layout.segment_rows, decode=True)
-    if any(found.good_chunks(path) < store.layout.chunks(path) for path in store.layout.packed):
-        blank(store, found, np.zeros(found.length, np.bool_))
+    segment = Inspected(store, slot, store.layout.segment_rows, decode=True)
+    if any(segment.good_chunks(path) < store.layout.chunks(path) for path in store.layout.packed):
+        blank(store, segment, np.zeros(segment.length, np.bool_))
 
 
 def _fill(store: Store, slot: int, length: int, until: int) -> None:
@@ -140,11 +140,11 @@ def _steps(store: Store, slots: Int64, lengths: Int64) -> int:
     return steps - (0 if newest_is_last else 1)
 
 
-def _rows(found: Inspected, path: str) -> Bytes:
+def _rows(segment: Inspected, path: str) -> Bytes:
     """Return all rows of a column as bytes, zeros where they cannot be read."""
-    if not found.is_readable(path):
-        return np.zeros((found.length, found.row_bytes(path)), np.uint8)
-    return found.rows(path, 0, found.length).copy()
+    if not segment.is_readable(path):
+        return np.zeros((segment.length, segment.row_bytes(path)), np.uint8)
+    return segment.rows(path, 0, segment.length).copy()
 
 
 def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
@@ -152,10 +152,10 @@ def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
     store.files.replace(name, size, np.ascontiguousarray(rows))
 
 
-def _kept(layout: Layout, found: Inspected, path: str, bad: Bools) -> dict[int, Bytes]:
+def _kept(layout: Layout, segment: Inspected, path: str, bad: Bools) -> dict[int, Bytes]:
     """Return the chunks, by row, that stay as they are, in a column that is compressed with a loss: none loses twice."""
-    good = np.flatnonzero(~bad[: _packed_chunks(layout, found, path)]).tolist() if found.is_readable(path) else []
-    return {row: chunk for row in good if (chunk := found.picture(path, row)) is not None}
+    good = np.flatnonzero(~bad[: _packed_chunks(layout, segment, path)]).tolist() if segment.is_readable(path) else []
+    return {row: chunk for row in good if (chunk := segment.picture(path, row)) is not None}
 
 
 def _summed(kept: dict[int, Bytes], rows: Bytes) -> Summed:
@@ -164,11 +164,11 @@ def _summed(kept: dict[int, Bytes], rows: Bytes) -> Summed:
     return Summed(np.array(sums, np.uint32), rows.shape[1])
 
 
-def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes, kept: dict[int, Bytes]) -> None:
+def _write_shard(store: Store, segment: Inspected, path: str, rows: Bytes, kept: dict[int, Bytes]) -> None:
     """Write a live shard of the rows' complete chunks, some of which are kept; the others go into the tail."""
     layout = store.layout
     chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
-    full = _packed_chunks(layout, found, path)
+    full = _packed_chunks(layout, segment, path)
     chunks, entry = [], np.zeros((1, 2), np.int64)
     for chunk in range(full):
         if chunk in kept:
@@ -178,15 +178,16 @@ def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes, kept: d
         out = np.empty(codec.bound(chunk_bytes), np.uint8)
         size = encode_chunks(layout.schema[path], address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)
         chunks.append(out[:size])
-    write_live(store.files, layout, path, found.slot, (found.stream, found.first), chunks)  # synced: some were in the tail alone
-    tail, newest = store.tail(path)[found.stream], found.first + found.length - 1
-    for row in range(full * chunk_rows, found.length):
-        if found.first + row > newest - layout.tail_rows:
-            tail[(found.first + row) % layout.tail_rows] = rows[row]
+    # synced: some were in the tail alone
+    write_live(store.files, layout, path, segment.slot, (segment.stream, segment.first), chunks)
+    tail, newest = store.tail(path)[segment.stream], segment.first + segment.length - 1
+    for row in range(full * chunk_rows, segment.length):
+        if segment.first + row > newest - layout.tail_rows:
+            tail[(segment.first + row) % layout.tail_rows] = rows[row]
 
 
-def _packed_chunks(layout: Layout, found: Inspected, path: str) -> int:
+def _packed_chunks(layout: Layout, segment: Inspected, path: str) -> int:
     """Return how many chunks of a segment belong into its shard: all that are complete, without the newest row's."""
-    if found.length == layout.segment_rows:
+    if segment.length == layout.segment_rows:
         return layout.chunks(path)
-    return max(found.length - 1, 0) // layout.chunk_rows(path)
+    return max(segment.length - 1, 0) // layout.chunk_rows(path)

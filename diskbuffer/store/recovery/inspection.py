@@ -84,14 +84,14 @@ class Inspected:
 
     def _look_at_chunks(self, path: str, mapped: Map) -> None:
         entries = index_of(mapped, self._layout.chunks(path))
-        set_, there = (entries != EMPTY).any(axis=1), (entries != EMPTY).all(axis=1)
-        self.chunks[path] = int(np.append(there, False).argmin())
+        set_, complete = (entries != EMPTY).any(axis=1), (entries != EMPTY).all(axis=1)
+        self.chunks[path] = int(np.append(complete, False).argmin())
         self.bad_chunks[path] = {}
         if self._decode:
-            self.bad_chunks[path] |= dict.fromkeys(np.flatnonzero(set_ & ~there).tolist(), codec.REASONS[codec.BAD_ENTRY])
+            self.bad_chunks[path] |= dict.fromkeys(np.flatnonzero(set_ & ~complete).tolist(), codec.REASONS[codec.BAD_ENTRY])
             column, lossy = self._layout.schema[path], path in self._layout.lossy
             raw = np.empty(self._layout.chunk_bytes(path), np.uint8)
-            for chunk in np.flatnonzero(there).tolist():
+            for chunk in np.flatnonzero(complete).tolist():
                 wrong = verify_picture(mapped, entries, chunk) if lossy else decode_entry(mapped, entries, chunk, column, raw)
                 if wrong:
                     self.bad_chunks[path][chunk] = codec.REASONS[wrong]
@@ -113,8 +113,8 @@ class Inspected:
 
     def _flat(self, path: str) -> Bytes:
         rows = self._layout.segment_rows
-        found: Bytes = self._maps[path].array(np.uint8, (rows, self._layout.schema[path].row_bytes))[: self.length]
-        return found
+        values: Bytes = self._maps[path].array(np.uint8, (rows, self._layout.schema[path].row_bytes))[: self.length]
+        return values
 
     def row_bytes(self, path: str) -> int:
         """Return the bytes of a row in a column."""
@@ -149,17 +149,17 @@ class Inspected:
         for at in range(begin, self.length, at_once):
             n = min(at_once, self.length - at)
             rows = {path: self._rows_or_sums(path, at, n) for path in paths}
-            found = self._checksums(word, at, n, rows)
+            computed = self._checksums(word, at, n, rows)
             words = self._words[at : at + n, word]
-            same = found == words
+            same = computed == words
             if word == STEP and not same.all():
-                same |= (found ^ np.uint32(NO_RESET) == words) & (self.rows("is_last", at, n)[:, 0] != 0)
+                same |= (computed ^ np.uint32(NO_RESET) == words) & (self.rows("is_last", at, n)[:, 0] != 0)
             good[at : at + n] = same
             if word == OBS and at + n == self.length and not good[-1] and self._layout.lossy:
                 good[-1] = self._is_last_in_tail(rows)
             if newest and word == STEP and at + n == self.length:
                 if not self.rows("is_last", self.length - 1, 1).any():
-                    good[-1] = found[-1] ^ NOT_YET == self._words[-1, word]
+                    good[-1] = computed[-1] ^ NOT_YET == self._words[-1, word]
                 elif self.rows("truncated", self.length - 1, 1).any():  # of a stack prefix whose episode did not come to be
                     good[-1] = False
         return good
@@ -169,11 +169,11 @@ class Inspected:
 
     def sums(self, path: str, at: int, n: int) -> Summed:
         """Return the checksums of rows as they were given, in a column that is compressed with a loss."""
-        found = np.zeros(n, np.uint32)
+        checksums = np.zeros(n, np.uint32)
         for row in range(at, at + n):
             chunk = self.picture(path, row) if self._decode else None
-            found[row - at] = codec.checksum(self._in_tail(path, row, 1)) if chunk is None else pictures.sum_of_given(chunk)
-        return Summed(found, self.row_bytes(path))
+            checksums[row - at] = codec.checksum(self._in_tail(path, row, 1)) if chunk is None else pictures.sum_of_given(chunk)
+        return Summed(checksums, self.row_bytes(path))
 
     def picture(self, path: str, row: int) -> Bytes | None:
         """Return a row's chunk in a column that is compressed with a loss; None where it is not there, or bad."""
@@ -181,8 +181,8 @@ class Inspected:
         if row >= self.chunks[path] or row in self.bad_chunks[path]:
             return None
         at, size = index_of(mapped, self._layout.chunks(path))[row].tolist()
-        found: Bytes = mapped.array(np.uint8, (mapped.size,))[at : at + size]
-        return found
+        chunk: Bytes = mapped.array(np.uint8, (mapped.size,))[at : at + size]
+        return chunk
 
     def _rows_or_sums(self, path: str, at: int, n: int) -> Bytes | Summed:
         return self.sums(path, at, n) if path in self._layout.lossy else self.rows(path, at, n)
@@ -193,14 +193,14 @@ class Inspected:
         So it is where a kill came while they went back to the tail: see `diskbuffer.store.writing.tail.Tail.unpack`.
         """
         last, at = dict[str, Bytes | Summed](), self.length - 1
-        for path, given in rows.items():
-            last[path] = self._in_tail(path, at, 1) if isinstance(given, Summed) else given[-1:]
+        for path, values in rows.items():
+            last[path] = self._in_tail(path, at, 1) if isinstance(values, Summed) else values[-1:]
         return self._words is not None and bool(self._checksums(OBS, at, 1, last)[0] == self._words[-1, OBS])
 
     def _in_tail(self, path: str, at: int, n: int) -> Bytes:
         positions = (self.first + np.arange(at, at + n)) % self._layout.tail_rows
-        found: Bytes = self._store.tail(path)[self.stream, positions]
-        return found
+        rows: Bytes = self._store.tail(path)[self.stream, positions]
+        return rows
 
     def rows(self, path: str, at: int, n: int) -> Bytes:
         """Return rows as bytes; those of bad chunks, and those that are in the tail, as the tail has them."""
@@ -238,7 +238,7 @@ class Inspected:
 def is_mixed(layout: Layout) -> bool:
     """Tell whether it takes decoding to verify a row, as in some columns it may be in a shard alone, and in others it is not."""
     rows = [{layout.chunks_of.get(path, 0) for path in covered(layout.schema, word)} for word in (OBS, STEP)]
-    return any(len(found) > 1 for found in rows) or rows[STEP] != {0}
+    return any(len(sizes) > 1 for sizes in rows) or rows[STEP] != {0}
 
 
 def missing_rows(store: Store, rows: str, stream: int) -> str:

@@ -27,13 +27,13 @@ def make_sure(store: Store, synced: tuple[int, ...], *, closed: bool) -> None:
         for slot in slots.tolist():
             if store.verification.is_sealed(slot):
                 continue
-            found = Inspected(store, slot, store.table.length(slot), decode=decode)
-            for what in found.damage.values():
+            segment = Inspected(store, slot, store.table.length(slot), decode=decode)
+            for what in segment.damage.values():
                 raise CorruptionError(what)
             newest = slot == slots[-1]
             for word in (OBS, STEP):
-                good = found.verified(word, newest=newest)
+                good = segment.verified(word, newest=newest)
                 if word == STEP and newest and not closed:
                     good[-1] = True
                 if not good.all():
-                    raise CorruptionError(found.damaged_row(word, int(np.flatnonzero(~good)[0])))
+                    raise CorruptionError(segment.damaged_row(word, int(np.flatnonzero(~good)[0])))

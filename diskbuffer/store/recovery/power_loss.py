@@ -32,15 +32,15 @@ def find_what_counts(store: Store, state: State, *, damaged: bool = False) -> Ke
     """
     rows, size, synced = store.layout.segment_rows, store.layout.streams, state.synced
     length, _ = store.table.used()
-    found: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(size)]  # slot, rows, whether all; by segment
+    stream_segments: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(size)]  # slot, rows, whether all; by segment
     for slot in np.flatnonzero(length).tolist():
         stream, first = store.table.identity(slot)
         if 0 <= stream < size and first >= 0 and first % rows == 0 and length[slot] <= rows:
             certain = max(0, synced[stream] - first) if stays(store, stream) else 0
-            there, complete = _rows_that_count(store, slot, int(length[slot]), certain, damaged)
-            if there > found[stream].get(first // rows, (0, 0))[1]:
-                found[stream][first // rows] = (slot, there, complete)
-    kept = [run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
+            intact, complete = _rows_that_count(store, slot, int(length[slot]), certain, damaged)
+            if intact > stream_segments[stream].get(first // rows, (0, 0))[1]:
+                stream_segments[stream][first // rows] = (slot, intact, complete)
+    kept = [run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(stream_segments)]
     for stream, (slots, lengths) in enumerate(kept):
         begins = store.table.get("first_row", int(slots[0])) if len(slots) else rows
         if not stays(store, stream) or synced[stream] < 0 or damaged:
@@ -87,19 +87,19 @@ def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged:
                 store.verification.verify_file(path, slot)
             return rows, True
         store.mark_unverified(slot)
-    found = Inspected(store, slot, length, decode=True)
-    if found.damage:
+    segment = Inspected(store, slot, length, decode=True)
+    if segment.damage:
         if synced and not damaged:
-            raise CorruptionError(next(iter(found.damage.values())))
+            raise CorruptionError(next(iter(segment.damage.values())))
         return min(synced, rows), synced >= rows
     for path in store.layout.packed:  # rows after a bad chunk count only where the tail has them
-        for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
-            found.bad_chunks[path].setdefault(chunk, "after one that is bad")
-    obs, both = found.verified(OBS), found.verified(OBS) & found.verified(STEP)
+        for chunk in range(segment.good_chunks(path), segment.chunks.get(path, 0)):
+            segment.bad_chunks[path].setdefault(chunk, "after one that is bad")
+    obs, both = segment.verified(OBS), segment.verified(OBS) & segment.verified(STEP)
     if not both[:synced].all():
         if not damaged:
             bad = int(np.flatnonzero(~both[:synced])[0])
-            raise CorruptionError(found.damaged_row(STEP if obs[bad] else OBS, bad))
+            raise CorruptionError(segment.damaged_row(STEP if obs[bad] else OBS, bad))
         both[:synced] = True
     n = int(np.append(both, False).argmin())
     return (n + 1, False) if n < length and obs[n] else (n, n == rows)
@@ -129,10 +129,10 @@ def hide_bad_chunks(store: Store, kept: Kept) -> None:
         for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
             if store.verification.is_sealed(slot):
                 continue
-            found = Inspected(store, slot, length, decode=True)
+            segment = Inspected(store, slot, length, decode=True)
             for path in layout.packed:
-                good, chunks = found.good_chunks(path), layout.chunks(path)
-                if good < found.chunks.get(path, 0):
+                good, chunks = segment.good_chunks(path), layout.chunks(path)
+                if good < segment.chunks.get(path, 0):
                     mapped = store.files.map(layout.data_file(path, slot), -1, writable=False)
                     copied = InMemory(mapped.array(np.uint8, (mapped.size,)).copy())
                     index_of(copied, chunks)[good:] = EMPTY
@@ -157,8 +157,8 @@ def keep_rows(store: Store, kept: Kept) -> None:
     for slot in range(table.slots):
         if slot not in keeping:
             table.set_length(slot, 0)
-    there = [(slots, lengths) for slots, lengths in kept if len(slots)]
-    for slots, lengths in there:
+    nonempty = [(slots, lengths) for slots, lengths in kept if len(slots)]
+    for slots, lengths in nonempty:
         oldest = int(slots[0])
         first = table.get("first_row", oldest)
         if first > 0 and table.before(oldest) is None:
@@ -171,7 +171,7 @@ def keep_rows(store: Store, kept: Kept) -> None:
             table.forget_note(name, slot)
         for path in layout.derived:
             _keep_derived(store, path, slot)
-    for slots, lengths in there:
+    for slots, lengths in nonempty:
         for path in layout.derived:
             _forget_derived_behind(store, path, int(slots[-1]), int(lengths[-1]))
 
@@ -192,11 +192,11 @@ def _forget_derived_behind(store: Store, path: str, slot: int, length: int) -> N
 
 def _forget_bad_chunks(store: Store, slot: int) -> None:
     """Empty the entries of chunks that are not there, as they were synced later than their entries: the tail has their rows."""
-    layout, found = store.layout, Inspected(store, slot, store.table.length(slot), decode=True)
+    layout, segment = store.layout, Inspected(store, slot, store.table.length(slot), decode=True)
     for path in layout.packed:
         if file_size(store, path, slot) == layout.live_bytes(path):
-            shard = LiveShard(store.files, layout, path, slot, (found.stream, found.first), create=False)
-            shard.forget(found.good_chunks(path))
+            shard = LiveShard(store.files, layout, path, slot, (segment.stream, segment.first), create=False)
+            shard.forget(segment.good_chunks(path))
 
 
 def _keep_derived(store: Store, path: str, slot: int) -> None:

@@ -29,9 +29,9 @@ def _undecided(store: Store) -> Iterator[tuple[int, Int64, int]]:
     """Yield such streams, their slots, and how many rows the newest of these has."""
     for stream, (slots, lengths) in enumerate(store.segments()):
         if len(slots) and not store.verification.is_sealed(int(slots[-1])):
-            found = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=is_mixed(store.layout))
-            if not found.verified(STEP, newest=True)[-1]:
-                yield stream, slots, found.length
+            segment = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=is_mixed(store.layout))
+            if not segment.verified(STEP, newest=True)[-1]:
+                yield stream, slots, segment.length
 
 
 def make_writable(store: Store, slots: Int64, length: int) -> None:

@@ -94,9 +94,9 @@ class Maps:
             self.retire(slot, gone)
         held = dict(zip(self._paths, zip(self._held, self.sources, strict=True), strict=True))
         self._layout, self._paths = layout, tuple(layout.schema)
-        found = [held.get(path) or ({}, np.zeros((slots, 2), np.int64)) for path in self._paths]
-        self._held = [maps for maps, _ in found]
-        self.sources = np.stack([sources for _, sources in found])
+        columns = [held.get(path) or ({}, np.zeros((slots, 2), np.int64)) for path in self._paths]
+        self._held = [maps for maps, _ in columns]
+        self.sources = np.stack([sources for _, sources in columns])
 
     def grow(self, slots: int) -> None:
         """Have room for `slots` slots."""
@@ -143,13 +143,13 @@ class Maps:
             size = -1 if packed else self._layout.flat_bytes(path)
             name = self._layout.data_file(path, slot)
 
-            def check(found: Map) -> None:
-                if packed and found.size < (least := self._layout.index_bytes(path) + IDENTITY_BYTES):  # the kernel relies on it
+            def check(fresh: Map) -> None:
+                if packed and fresh.size < (least := self._layout.index_bytes(path) + IDENTITY_BYTES):  # the kernel relies on it
                     raise CorruptionError(
-                        f"{self._files.root / name}: expected {least} bytes at least, found {found.size}; the file was cut short"
+                        f"{self._files.root / name}: expected {least} bytes at least, found {fresh.size}; the file was cut short"
                     )
                 if not (derived and self.lenient):
-                    self._check(path, slot, found)
+                    self._check(path, slot, fresh)
 
             if derived and not self._is_there(name, size):
                 mapped = self._zeros.setdefault(size, Zeros(size))
@@ -164,10 +164,10 @@ class Maps:
 
     def _is_there(self, name: str, size: int) -> bool:
         try:
-            found = self._files.stat(name).st_size
+            actual = self._files.stat(name).st_size
         except FileNotFoundError:
             return False
-        return found == size or not self.lenient
+        return actual == size or not self.lenient
 
     def writable(self, path: str, slot: int) -> Map:
         """Return the map of a slot in a derived column, to be written to; its file is made if need be."""
@@ -221,10 +221,10 @@ class Maps:
 
 def checked_map(files: Files, name: str, size: int, check: Callable[[Map], None], **how: bool) -> Map:
     """Map a file, as `Files.map` does, and check it; once more where it is not what it should be: sealed since, perhaps."""
-    found = files.map(name, size, **how)
+    mapped = files.map(name, size, **how)
     try:
-        check(found)
+        check(mapped)
     except CorruptionError:
-        found = files.map(name, size, **how)
-        check(found)
-    return found
+        mapped = files.map(name, size, **how)
+        check(mapped)
+    return mapped

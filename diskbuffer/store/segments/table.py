@@ -70,11 +70,11 @@ class SegmentTable:
     def take_columns(self, layout: Layout) -> None:
         """Have places for the columns of a layout, their files mapped anew where they were written later."""
         anew = {f"{CHECKSUMS}/{path}" for path in layout.derived}
-        entries, found = layout.table(), dict[str, list[tuple[Map, Any_]]]()
+        entries, parts = layout.table(), dict[str, list[tuple[Map, Any_]]]()
         for name, entry in entries.items():
-            found[name] = [] if name in anew else self._parts[name]
-            self._grow(found[name], name, entry, self.slots, create=False)
-        self._layout, self._entries, self._parts = layout, entries, found
+            parts[name] = [] if name in anew else self._parts[name]
+            self._grow(parts[name], name, entry, self.slots, create=False)
+        self._layout, self._entries, self._parts = layout, entries, parts
 
     def drop_column(self, layout: Layout) -> None:
         """Have no place for the checksums of columns that a layout lacks."""
@@ -100,11 +100,11 @@ class SegmentTable:
 
     def places(self, *names: str) -> list[tuple[int, Any_]]:
         """Return where some columns lie in memory, as far as there are slots: address, and a view, file by file."""
-        found = []
+        views = []
         for name in names:
             for n, (mapped, part) in enumerate(self._parts[f"{SEGMENTS}/{name}"]):
-                found.append((mapped.address, part[: self.slots - n * TABLE_SLOTS]))
-        return found
+                views.append((mapped.address, part[: self.slots - n * TABLE_SLOTS]))
+        return views
 
     def names(self, only: str | None = None) -> Iterator[str]:
         """Yield the names of all files, or of one column's, for syncing."""
@@ -160,9 +160,9 @@ class SegmentTable:
 
     def before(self, slot: int) -> tuple[int, int] | None:
         """Return what `note_before` noted, if it matches its hash."""
-        found = self.get("first_step", slot), self.get("episode_start", slot)
-        noted = self._fold(_BEFORE, slot, *self.identity(slot), *found)[0] == self.get("before", slot)
-        return found if noted else None
+        values = self.get("first_step", slot), self.get("episode_start", slot)
+        matches = self._fold(_BEFORE, slot, *self.identity(slot), *values)[0] == self.get("before", slot)
+        return values if matches else None
 
     def note_completed(self, slot: int, steps: int) -> None:
         """Note how many steps the store had when a slot became evictable."""
@@ -306,11 +306,11 @@ class _Closed(dict[str, list[tuple[Map, Any_]]]):
 
 def table_files(layout: Layout, slots: int) -> dict[str, int]:
     """Return the names of all files of the table, and their sizes."""
-    found: dict[str, int] = {}
+    files: dict[str, int] = {}
     for name, (dtype, shape) in layout.table().items():
         size = TABLE_SLOTS * int(np.prod(shape)) * np.dtype(dtype).itemsize
-        found |= {table_file(name, part, shape): size for part in range(-(-slots // TABLE_SLOTS))}
-    return found
+        files |= {table_file(name, part, shape): size for part in range(-(-slots // TABLE_SLOTS))}
+    return files
 
 
 def table_file(name: str, part: int, shape: tuple[int, ...]) -> str:

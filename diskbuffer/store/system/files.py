@@ -109,10 +109,10 @@ class Files(Uncopied):
         """Yield all names below a directory, and what they stand for; what goes away meanwhile is left out."""
         left = [below]
         while left:
-            directory, found = left.pop(), list[tuple[str, os.stat_result]]()
+            directory, entries = left.pop(), list[tuple[str, os.stat_result]]()
             with contextlib.suppress(FileNotFoundError, PermissionError), self._opened(directory) as fd:
-                found = _statuses(fd)
-            for name, status in found:
+                entries = _statuses(fd)
+            for name, status in entries:
                 path = name if directory == "." else f"{directory}/{name}"
                 if stat.S_ISDIR(status.st_mode):
                     left.append(path)
@@ -153,12 +153,12 @@ class Files(Uncopied):
         """
         try:
             if self._within is None:
-                there = os.stat(self._real)
+                status = os.stat(self._real)
             elif self._within[0].is_in_place():
-                there = self._within[0].stat(self._within[1])
+                status = self._within[0].stat(self._within[1])
             else:
                 return False
-            return os.path.samestat(os.fstat(self._descriptor()), there)
+            return os.path.samestat(os.fstat(self._descriptor()), status)
         except OSError as error:
             if error.errno in _GONE:
                 return False
@@ -322,9 +322,9 @@ class Files(Uncopied):
 
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place, at once."""
-        with self._in(new) as (there, last), self._in(old) as (here, first):
+        with self._in(new) as (target_fd, last), self._in(old) as (source_fd, first):
             try:
-                os.replace(first, last, src_dir_fd=here, dst_dir_fd=there)
+                os.replace(first, last, src_dir_fd=source_fd, dst_dir_fd=target_fd)
             except OSError as error:
                 error.filename2 = str(self.root / new)
                 raise
@@ -340,9 +340,9 @@ class Files(Uncopied):
         status = other.stat(name)
         if not stat.S_ISREG(status.st_mode):
             raise CorruptionError(f"{other.root / name} is no file; a store has files and directories, and nothing else")
-        with other._in(name) as (there, first), self._in(new) as (here, last):
+        with other._in(name) as (source_fd, first), self._in(new) as (target_fd, last):
             try:
-                os.link(first, last, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+                os.link(first, last, src_dir_fd=source_fd, dst_dir_fd=target_fd, follow_symlinks=False)
             except OSError as error:
                 if error.errno in _NO_LINK:
                     return False
@@ -434,9 +434,9 @@ class Files(Uncopied):
         with contextlib.suppress(OSError):
             return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         if sys.platform == "darwin":
-            found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
-            if _libc.sysctlbyname(b"kern.bootsessionuuid", found, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
-                return found.value.decode()
+            text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+            if _libc.sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
+                return text.value.decode()
         return ""
 
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
@@ -451,18 +451,18 @@ class Files(Uncopied):
             raise CorruptionError(f"{self.root / name} is missing; was it removed?") from None
         try:
             status = os.fstat(fd)
-            found = status.st_size
-            if size not in (-1, found) or found == 0:
+            actual = status.st_size
+            if size not in (-1, actual) or actual == 0:
                 raise CorruptionError(
-                    f"{self.root / name}: expected {size} bytes, found {found}; the file was cut short or replaced"
+                    f"{self.root / name}: expected {size} bytes, found {actual}; the file was cut short or replaced"
                 )
-            if writable and hasattr(os, "posix_fallocate") and status.st_blocks * 512 < found:
+            if writable and hasattr(os, "posix_fallocate") and status.st_blocks * 512 < actual:
                 try:
-                    os.posix_fallocate(fd, 0, found)
+                    os.posix_fallocate(fd, 0, actual)
                 except OSError as error:
                     _put_path(error, str(self.root / name))
                     raise
-            return self.map_open(fd, found, writable=writable, random=random)
+            return self.map_open(fd, actual, writable=writable, random=random)
         finally:
             os.close(fd)
 
@@ -541,11 +541,11 @@ def _put_path(error: OSError, path: str | None) -> None:
 
 def _disk_full(number: int | None, path: str | None) -> DiskFullError:
     what = "the disk is full" if number == errno.ENOSPC else "the quota of the disk is used up"
-    found = DiskFullError(
+    error = DiskFullError(
         f"{what}: no room for {path or 'a file'}. What was added before is kept. Free some space, and call again"
     )
-    found.errno = number
-    return found
+    error.errno = number
+    return error
 
 
 def _number(status: os.stat_result) -> tuple[int, int]:
@@ -590,12 +590,12 @@ def _entries(place: int) -> list[tuple[str, int]]:
 
 
 def _statuses(place: int) -> list[tuple[str, os.stat_result]]:
-    found = []
+    statuses = []
     with os.scandir(place) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
-                found.append((entry.name, entry.stat(follow_symlinks=False)))
-    return found
+                statuses.append((entry.name, entry.stat(follow_symlinks=False)))
+    return statuses
 
 
 def files_at(place: Path | Files) -> Files:

@@ -29,18 +29,18 @@ class Layers:
         self._files = files
 
     @cached_property
-    def _there(self) -> bool:
+    def _is_overlay(self) -> bool:
         if sys.platform != "linux":
             return False
-        found = (ctypes.c_long * 64)()  # more than a struct statfs
-        failed = ctypes.CDLL(None).statfs(os.fsencode(self._files.root), ctypes.byref(found))
-        return not failed and found[0] == _OVERLAY
+        status = (ctypes.c_long * 64)()  # more than a struct statfs
+        failed = ctypes.CDLL(None).statfs(os.fsencode(self._files.root), ctypes.byref(status))
+        return not failed and status[0] == _OVERLAY
 
     def copy_up(self, name: str) -> None:
         """Have a file be copied to the writable layer before it is mapped, where that is allowed: somebody may write to it later.
 
         Its contents stay what they are. Nothing is done on other file systems.
         """
-        if self._there:
+        if self._is_overlay:
             with contextlib.suppress(OSError):  # one that may not do so reads on, and is refused where a writer comes by
                 self._files.close(self._files.open(name))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.native.codec import copy_pictures
 from diskbuffer.schema.schema import Column
-from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, given_method
+from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, declared_method
 from diskbuffer.store.format.encoding import TRIES, Recoder
 from diskbuffer.store.format.layout import Layout
 
@@ -37,12 +37,12 @@ class Trial:
 
 def cheapest(trials: list[Trial], margin: float) -> Method:
     """Return the fastest method of those whose files are at most `margin` times as large as the smallest."""
-    found, *others = sorted(trials, key=lambda trial: trial.bytes)
-    most = margin * found.bytes
+    best, *others = sorted(trials, key=lambda trial: trial.bytes)
+    most = margin * best.bytes
     for trial in others:
-        if trial.bytes <= most and trial.seconds < _MUCH_FASTER * found.seconds:
-            found = trial
-    return found.method
+        if trial.bytes <= most and trial.seconds < _MUCH_FASTER * best.seconds:
+            best = trial
+    return best.method
 
 
 class Compression:
@@ -56,8 +56,8 @@ class Compression:
         self._chunk_bytes, self._row_bytes = layout.chunk_bytes(path), column.row_bytes
         self._lossy = column.is_lossy
         self._recoder = Recoder(self._chunk_bytes, distances_of(column))
-        self._given = given_method(column)
-        self._chosen, self._hurried = self._given, self._given
+        self._declared = declared_method(column)
+        self._chosen, self._hurried = self._declared, self._declared
         self._until_anew = 0
         self._stores = False  # whether no chunk that LZ4 had stored became smaller, in the last segment that had any
         self._rows = self._written = 0
@@ -71,7 +71,7 @@ class Compression:
     def begin(self, shard: int, entries: Int64) -> None:
         """Get ready for another segment: the live shard mapped at the address `shard`, and its chunks (n, 2), offset and size."""
         self._recoder.stored[:] = self.tries, 0
-        if self._given is not None:
+        if self._declared is not None:
             return
         if self._until_anew == 0:
             self._until_anew = _ANEW
@@ -140,8 +140,8 @@ class Compression:
 
 def unknown(column: Column) -> dict[str, Any]:
     """Return the figures of a column of which nothing was sealed yet."""
-    given = given_method(column)
-    return {"codec": None if given is None else str(given), "ratio": None, "us_per_row": None}
+    declared = declared_method(column)
+    return {"codec": None if declared is None else str(declared), "ratio": None, "us_per_row": None}
 
 
 def distances_of(column: Column) -> tuple[int, int, int]:

@@ -67,14 +67,14 @@ class Packer:
 
         `memory` is (address, first byte, size) of the ring that they are in, `shards` those of open segments by number.
         """
-        found, rows, chunk_rows = [], self._layout.segment_rows, self._layout.chunk_rows(path)
+        runs, rows, chunk_rows = [], self._layout.segment_rows, self._layout.chunk_rows(path)
         source, first, ring = memory
         while chunks > 0:
             offset = position % rows
             n = min(chunks, (rows - offset) // chunk_rows, ENCODED_AT_ONCE)
-            found.append(Run(path, stream, position, shards[position // rows], offset // chunk_rows, n, source, first, ring))
+            runs.append(Run(path, stream, position, shards[position // rows], offset // chunk_rows, n, source, first, ring))
             position, first, chunks = position + n * chunk_rows, first + n * self._layout.chunk_bytes(path), chunks - n
-        return found
+        return runs
 
     def begin(self, runs: list[list[Run]]) -> None:
         """Pack in other threads, until `finish`."""

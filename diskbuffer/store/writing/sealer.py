@@ -61,7 +61,7 @@ class Sealer:
         self._together = self._most = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(raw, 1)))
         self._worth_it = 1 if store.layout.packed else self._together  # segments that have to wait, unless a caller does
         self._damaged: set[Waiting] = set()  # complete, tried again at the next opening
-        self._found: Exception | None = None  # what was wrong with the last of these
+        self._damage: Exception | None = None  # what was wrong with the last of these
         self._paused_by: Exception | None = None  # why the first that waits could not be sealed
         self._waited_for = 0
         self._stopped = False
@@ -71,7 +71,7 @@ class Sealer:
     @property
     def error(self) -> Exception | None:
         """Why it paused, or what was wrong with a segment that it leaves as it is; all of them stay readable."""
-        return self._paused_by or self._found
+        return self._paused_by or self._damage
 
     @property
     def waiting(self) -> int:
@@ -190,8 +190,8 @@ class Sealer:
         error = None
         try:
             self._seal_together()
-        except Exception as found:  # noqa: BLE001  a disk that is full, or fails: rows stay as they are
-            error = found
+        except Exception as failure:  # noqa: BLE001  a disk that is full, or fails: rows stay as they are
+            error = failure
         with self._changed:
             if error is None:
                 self._most = self._together
@@ -230,12 +230,12 @@ class Sealer:
             if not self._is_there(segment) or store.table.is_sealed(slot):
                 return
         store.durability.refuse_to_write_elsewhere()
-        found = _Written(segment, {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}, {})
-        written.append(found)
+        output = _Written(segment, {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}, {})
+        written.append(output)
         try:
-            for path, name in found.temporary.items():
-                found.checksums[path] = self._write_shard(path, slot, rows, name)
-            found.checksums.update(self._flat_checksums(slot))
+            for path, name in output.temporary.items():
+                output.checksums[path] = self._write_shard(path, slot, rows, name)
+            output.checksums.update(self._flat_checksums(slot))
         except CorruptionError as error:
             with store.lock:
                 if self._is_there(segment):
@@ -245,7 +245,7 @@ class Sealer:
         with self._changed:
             self._at_hand.remove(segment)
             self._damaged.add(segment)
-            self._found = error
+            self._damage = error
 
     def _put_in_place(self, written: list[_Written]) -> None:
         """Have sealed shards replace live ones, and note that, once they are on the disk."""

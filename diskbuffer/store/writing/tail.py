@@ -49,8 +49,8 @@ class Tail:
 
     def row(self, path: str, stream: int, position: int) -> Bytes:
         """View one row's place in the tail, (row_bytes,)."""
-        found: Bytes = self._store.tail(path)[stream, position % self._layout.tail_rows]
-        return found
+        values: Bytes = self._store.tail(path)[stream, position % self._layout.tail_rows]
+        return values
 
     # Room
 
@@ -76,12 +76,12 @@ class Tail:
 
     def complete_runs(self, heads: Int64) -> list[list[Run]]:
         """Find the complete chunks in the tail. The newest row's stays: what was done there is still to come."""
-        found = []
+        runs = []
         for path, packed in self._packed.items():
             rows = self._layout.chunk_rows(path)
             for stream in np.flatnonzero(heads // rows > packed // rows).tolist():  # a few, of many environments
-                found += self._runs(path, stream, int(heads[stream]))
-        return found
+                runs += self._runs(path, stream, int(heads[stream]))
+        return runs
 
     def _runs(self, path: str, stream: int, end: int) -> list[list[Run]]:
         """Find the complete chunks that lie before the position `end` and are in the tail only."""
@@ -152,10 +152,10 @@ class Tail:
         if not column.is_lossy:
             tail[at : at + chunk_rows] = decode_chunk(shard.map, shard.entries, chunk, column, chunk_rows)
             return False
-        given = pictures.sum_of_given(shard.chunk(chunk))
-        if codec.checksum(tail[at]) != given:
+        checksum = pictures.sum_of_given(shard.chunk(chunk))
+        if codec.checksum(tail[at]) != checksum:
             tail[at] = decode_chunk(shard.map, shard.entries, chunk, column, 1)[0]
-        return codec.checksum(tail[at]) != given
+        return codec.checksum(tail[at]) != checksum
 
     def restore(self, path: str, stream: int, head: int) -> None:
         """Find how far a column is packed, up to a stream's newest row, `head`, after `unpack`.
@@ -170,16 +170,16 @@ class Tail:
         for n, ordinal in enumerate(ordinals):
             segment = segments[ordinal]
             shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
-            there = shard.packed_chunks()
-            if there > full and segment.first_row + full * chunk_rows <= head:
+            packed = shard.packed_chunks()
+            if packed > full and segment.first_row + full * chunk_rows <= head:
                 self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
-            shard.forget(min(full, there))
-            if there > full:  # before its room is used again
+            shard.forget(min(full, packed))
+            if packed > full:  # before its room is used again
                 self._store.files.sync(shard.name)
-            if there < full and any(segments[later].shards[path].packed_chunks() for later in ordinals[n + 1 :]):
-                self._pack_missing(path, stream, segment, there, full)  # a power loss took these, and not those after them
-            elif there < full:
-                self._packed[path][stream] = segment.first_row + there * chunk_rows
+            if packed < full and any(segments[later].shards[path].packed_chunks() for later in ordinals[n + 1 :]):
+                self._pack_missing(path, stream, segment, packed, full)  # a power loss took these, and not those after them
+            elif packed < full:
+                self._packed[path][stream] = segment.first_row + packed * chunk_rows
                 break
         if head + 1 - self._packed[path][stream] > self._layout.tail_rows:
             raise CorruptionError(
