@@ -93,14 +93,14 @@ class Frames:
 
 def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Move the frames of contiguous stacks, (n, stack, ...), to the last axis: 3 ms for 256 of 84x84x4 bytes, numpy's 10."""
-    found = torch.empty((len(stacks), *shape), dtype=stacks.dtype)
-    if not found.numel():
-        return found
+    interleaved = torch.empty((len(stacks), *shape), dtype=stacks.dtype)
+    if not interleaved.numel():
+        return interleaved
     size, stack, pixels = len(stacks), stacks.shape[1], math.prod(shape[:-1])
     source = stacks.numpy().reshape(size, stack, pixels, -1).view(np.uint8)
-    target = found.numpy().reshape(size, pixels, stack, -1).view(np.uint8)
+    target = interleaved.numpy().reshape(size, pixels, stack, -1).view(np.uint8)
     interleave(source, target)
-    return found
+    return interleaved
 
 
 def look_stacked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

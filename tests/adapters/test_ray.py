@@ -23,8 +23,8 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 
 from diskbuffer.adapters.ray import RayReplayBuffer  # noqa: E402
 from diskbuffer.adapters.ray.blocks import Blocks  # noqa: E402
+from diskbuffer.adapters.ray.local_shards import LocalShards  # noqa: E402
 from diskbuffer.adapters.ray.names import SHARDS, Together, unique  # noqa: E402
-from diskbuffer.adapters.ray.near import Near  # noqa: E402
 from diskbuffer.adapters.ray.packing import joined, pack, unpack  # noqa: E402
 from diskbuffer.writers.description import join  # noqa: E402
 
@@ -314,15 +314,15 @@ def test_a_shard_without_a_store_does_not_take_the_steps_of_those_that_came_afte
             buffer.extend(obs=np.full((21, 3), shard), action=np.zeros(20, int), reward=np.zeros(20))
 
     fill(0)
-    near = Near(tmp_path, 3600.0, {"seed": 0})
+    local = LocalShards(tmp_path, 3600.0, {"seed": 0})
     try:
         with db.ReplayBuffer(tmp_path, writer="shard-0", mode="r") as buffer:
             join(tmp_path, "shard-1", buffer._store.layout)
         fill(2)
-        near.refresh()
-        assert set((near.sample(64, None)["steps"] % SHARDS).tolist()) == {0, 2}
+        local.refresh()
+        assert set((local.sample(64, None)["steps"] % SHARDS).tolist()) == {0, 2}
     finally:
-        near.close()
+        local.close()
 
 
 @given(st.lists(st.sampled_from([None, True, False]), max_size=40), st.integers(1, 3), st.integers(1, 9))

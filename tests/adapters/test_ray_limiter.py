@@ -22,7 +22,7 @@ from tests.amounts import examples
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
 from diskbuffer.adapters.ray import RayReplayBuffer  # noqa: E402
-from diskbuffer.adapters.ray.limiting.ledger import Asked, Ledger  # noqa: E402
+from diskbuffer.adapters.ray.limiting.ledger import Ledger, Settings  # noqa: E402
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -155,7 +155,7 @@ EVENTS = st.lists(
 @given(EVENTS, st.randoms(use_true_random=False), st.integers(1, 3))
 @examples(50, 1000)
 def test_copies_agree_whatever_order_and_however_often_they_hear(events: list[Any], random: Any, copies: int) -> None:
-    asked = Asked(2.0, 10, 20.0)
+    asked = Settings(2.0, 10, 20.0)
     whole = Ledger(asked)
     for shard in range(4):
         whole.note_added(shard, 7)  # were there before
@@ -178,7 +178,7 @@ def test_copies_agree_whatever_order_and_however_often_they_hear(events: list[An
 @given(EVENTS, st.sampled_from([0.5, 1.0, 4.0]), st.integers(1, 60), st.sampled_from([0.0, 8.0, 100.0]), st.integers(1, 4))
 @examples(50, 1000)
 def test_the_rule_is_that_of_one_machine(events: list[Any], ratio: float, size: int, bound: float, many: int) -> None:
-    ledger, words = Ledger(Asked(ratio, size, bound)), np.zeros(fields.WORDS, np.int64)
+    ledger, words = Ledger(Settings(ratio, size, bound)), np.zeros(fields.WORDS, np.int64)
     words[[fields.RATIO, fields.BOUND]] = np.array([ratio, bound]).view(np.int64)
     words[fields.MIN_SIZE], words[fields.ROWS] = size, 4
     added, samples = dict.fromkeys(range(4), 0), dict.fromkeys("abc", 0)
@@ -205,16 +205,16 @@ def test_the_rule_is_that_of_one_machine(events: list[Any], ratio: float, size: 
 
 
 def test_another_ratio_counts_from_then_on() -> None:
-    ledger = Ledger(Asked(2.0, 10, 20.0))
+    ledger = Ledger(Settings(2.0, 10, 20.0))
     ledger.note_added(0, 0)
     old = Ledger.from_bytes(ledger.to_bytes())
     ledger.note_added(0, 100)
     ledger.note_sampled("a", 70)
-    ledger.count_anew(Asked(4.0, 10, 20.0))
+    ledger.count_anew(Settings(4.0, 10, 20.0))
     ledger.note_added(0, 130)
     old.note_sampled("b", 5)  # told to a copy that does not know
     for first, second in ((ledger, old), (old, ledger)):
         copy = Ledger.from_bytes(first.to_bytes())
         copy.merge(second)
-        assert copy.asked == Asked(4.0, 10, 20.0)
+        assert copy.settings == Settings(4.0, 10, 20.0)
         assert copy.counts == (130, 30, 5)

@@ -17,9 +17,9 @@ def ahead(calls: Iterable[Callable[[], Any]], prefetch: int) -> Generator[Any, N
     try:
         waiting.extend(threads.submit(call) for call in islice(left, prefetch))
         while waiting:
-            found = waiting.popleft().result()
+            result = waiting.popleft().result()
             waiting.extend(threads.submit(call) for call in islice(left, 1))
-            yield found
+            yield result
     finally:  # perhaps in one of the threads, which may collect this as garbage
         threads.shutdown(wait=threading.current_thread() not in threads._threads, cancel_futures=True)
 

@@ -33,9 +33,9 @@ class Blocks:
 
     def add(self, values: dict[str, Any], new_episode: Any) -> Iterator[Ready]:
         """Take a step of each environment; yield the blocks that are complete."""
-        told = np.broadcast_to(np.asarray(new_episode, object), self._envs) if self._envs > 1 else [new_episode]
+        episode_starts = np.broadcast_to(np.asarray(new_episode, object), self._envs) if self._envs > 1 else [new_episode]
         for env in range(self._envs):
-            self._held[env].append((_copied(values, env if self._envs > 1 else None), told[env]))
+            self._held[env].append((_copied(values, env if self._envs > 1 else None), episode_starts[env]))
             if len(self._held[env]) >= self._size:
                 yield from self.take(env)
 
@@ -46,8 +46,8 @@ class Blocks:
         for n in range(1, len(held) + 1):
             if n == len(held) or (held[n][1] is None) != (held[first][1] is None):
                 part = held[first:n]
-                told = None if part[0][1] is None else np.array([bool(new) for _, new in part])
-                yield env, len(part), _stacked([values for values, _ in part]), told
+                episode_starts = None if part[0][1] is None else np.array([bool(new) for _, new in part])
+                yield env, len(part), _stacked([values for values, _ in part]), episode_starts
                 first = n
 
 
@@ -56,10 +56,10 @@ def count_steps(values: dict[str, Any]) -> int:
     name = next((name for name in ("action", "reward") if name in values), None)
     if name is None:
         raise InputError("extend needs the actions and rewards of the steps")
-    found = values[name]
-    while isinstance(found, dict):
-        found = next(iter(found.values()))
-    return len(found)
+    column = values[name]
+    while isinstance(column, dict):
+        column = next(iter(column.values()))
+    return len(column)
 
 
 def _copied(value: Any, env: int | None) -> Any:

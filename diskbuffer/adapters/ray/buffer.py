@@ -23,8 +23,8 @@ from diskbuffer.adapters.ray.by_name import StepsByName
 from diskbuffer.adapters.ray.delivering import Delivering
 from diskbuffer.adapters.ray.drawing import Drawing
 from diskbuffer.adapters.ray.limiting.limiter import ClusterLimiter
+from diskbuffer.adapters.ray.local_shards import LocalShards
 from diskbuffer.adapters.ray.metrics import ClientMetrics
-from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.shard import boot_id
 from diskbuffer.adapters.ray.shards import Known, Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
@@ -141,13 +141,13 @@ class RayReplayBuffer(StepsByName):
     @classmethod
     def _attached(cls, path: Path, how: dict[str, Any], handles: Sequence[Any], counter: Any) -> Self:
         """Be another process's way to the same shards."""
-        found = cls.__new__(cls)
-        found.path, found._how = path, how
-        found._join(handles, owner=False)
+        buffer = cls.__new__(cls)
+        buffer.path, buffer._how = path, how
+        buffer._join(handles, owner=False)
         if counter is not None:
-            found._count_with(counter)
-        found._begin()
-        return found
+            buffer._count_with(counter)
+        buffer._begin()
+        return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how another process gets to the same shards."""
@@ -183,8 +183,8 @@ class RayReplayBuffer(StepsByName):
             self._metrics,
         )
         self._steps = StepsOfShards(self._shards, compress=how["compress"])
-        self._found: Drawing | None = None
-        self._near: Near | None = None
+        self._cached_drawing: Drawing | None = None
+        self._local: LocalShards | None = None
         self._lock = threading.Lock()
 
     # Writing
@@ -248,11 +248,11 @@ class RayReplayBuffer(StepsByName):
         """
         self._check_open()
         env = integer("env", env, 0, self._how["n_envs"] - 1)
-        given = dict(zip(NAMES, steps, strict=False))
-        if len(steps) > len(NAMES) or set(given) & set(values):
+        positional = dict(zip(NAMES, steps, strict=False))
+        if len(steps) > len(NAMES) or set(positional) & set(values):
             raise InputError(f"extend takes {', '.join(NAMES)} in this order, and each of them once")
-        found = {name: value for name, value in (given | values).items() if value is not None}
-        return self._adding.extend(found, env, new_episode)
+        columns = {name: value for name, value in (positional | values).items() if value is not None}
+        return self._adding.extend(columns, env, new_episode)
 
     def flush(self, *, sync: bool = True) -> None:
         """Send what `add` holds back, and wait until shards have acknowledged everything that this process added.
@@ -269,8 +269,8 @@ class RayReplayBuffer(StepsByName):
         """
         self._check_open()
         self._adding.push()
-        if self._found is not None:
-            self._found.settle()
+        if self._cached_drawing is not None:
+            self._cached_drawing.settle()
         if sync:
             members.each(self._shards.known, lambda known: known.handle.flush.remote(), self._how["patience"])
 
@@ -355,12 +355,12 @@ class RayReplayBuffer(StepsByName):
         self._check_open()
         drawing, size, many = self._drawing, integer("batch_size", batch_size), integer("prefetch", prefetch)
         delivering = Delivering(device, transform)
-        if drawing.is_all_near(sampler):
-            assert self._near is not None
-            found = self._near.loader(size, sampler, device, transform, many, threads)
+        if drawing.is_all_local(sampler):
+            assert self._local is not None
+            batches = self._local.loader(size, sampler, device, transform, many, threads)
         else:
-            found = repeated(lambda: self._sample(size, sampler, delivering), many)
-        return found if self.limiter is None else self._limited(found, size, sampler)
+            batches = repeated(lambda: self._sample(size, sampler, delivering), many)
+        return batches if self.limiter is None else self._limited(batches, size, sampler)
 
     def _limited(self, batches: Generator[Any, None, None], size: int, sampler: Sampler | None) -> Generator[Any, None, None]:
         try:
@@ -399,13 +399,13 @@ class RayReplayBuffer(StepsByName):
     @property
     def _drawing(self) -> Drawing:
         with self._lock:
-            if self._found is None:
+            if self._cached_drawing is None:
                 how = self._how
                 if how["near"]:
                     options = {"seed": how["seed"]}
-                    self._near = Near.find(self.path, self._disks, how["refresh_every"], options)
-                self._found = Drawing(self._shards, self._near, compress=how["compress"], seed=how["seed"])
-            return self._found
+                    self._local = LocalShards.find(self.path, self._disks, how["refresh_every"], options)
+                self._cached_drawing = Drawing(self._shards, self._local, compress=how["compress"], seed=how["seed"])
+            return self._cached_drawing
 
     def _nearest(self) -> list[Known]:
         """Return shards in the order in which steps are sent to them: those that answer, the nearest first."""
@@ -430,8 +430,8 @@ class RayReplayBuffer(StepsByName):
         self._check_open()
         self._shards.ask_all()
         drawing = self._drawing
-        if self._near is not None and drawing is not None:
-            self._near.refresh()
+        if self._local is not None and drawing is not None:
+            self._local.refresh()
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer.
@@ -447,8 +447,8 @@ class RayReplayBuffer(StepsByName):
         """
         self._check_open()
         self._shards.ask_all()
-        near = frozenset() if self._near is None else self._near.shards
-        shards = [members.figures(known, known.number in near) for known in self._shards.known]
+        local = frozenset() if self._local is None else self._local.shards
+        shards = [members.figures(known, known.number in local) for known in self._shards.known]
         self._metrics.away(sum(not figures["answers"] for figures in shards))
         lane = self._adding.lane
         limited = {} if self.limiter is None else {"limiter": self.limiter.state()}
@@ -460,7 +460,7 @@ class RayReplayBuffer(StepsByName):
             "lost": lane.lost,
             "waited": lane.waited,
             "shard": lane.shard,
-            "dropped_updates": 0 if self._found is None else self._found.dropped_updates,
+            "dropped_updates": 0 if self._cached_drawing is None else self._cached_drawing.dropped_updates,
             "shards": shards,
             **limited,
         }
@@ -485,8 +485,8 @@ class RayReplayBuffer(StepsByName):
         finally:
             self._closed = True
             self._shards.stop()
-            if self._near is not None:
-                self._near.close()
+            if self._local is not None:
+                self._local.close()
             self._adding.lane.leave()
             if self.limiter is not None:
                 self.limiter.close()

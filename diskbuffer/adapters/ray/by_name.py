@@ -52,9 +52,9 @@ class StepsByName(ABC):
         self._check_open()
         if isinstance(columns, str):
             raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-        found = self._steps.at(steps, integer_or_none("length", length), columns)
-        assert found is not None
-        return found
+        batch = self._steps.at(steps, integer_or_none("length", length), columns)
+        assert batch is not None
+        return batch
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write a column's values of some steps, as `Columns.write` does: in the stores of the shards that have them.
@@ -75,9 +75,9 @@ class StepsByName(ABC):
             A shard does not answer. The others have written theirs; the same call again writes the rest.
         """
         self._check_open()
-        found = self._steps.write(name, steps, values)
+        written = self._steps.write(name, steps, values)
         self._shards.ask_all()
-        return found
+        return written
 
     def batches(
         self,
@@ -109,11 +109,11 @@ class StepsByName(ABC):
         self._check_open()
         if steps is not None and shuffle:
             raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
-        given = None if steps is None else step_names(steps)
+        requested = None if steps is None else step_names(steps)
 
         def named() -> npt.NDArray[np.int64]:
             self._check_open()
-            names = self._steps.every() if given is None else given
+            names = self._steps.every() if requested is None else requested
             return shuffled(names, seed) if shuffle else names
 
         size, many = integer("batch_size", batch_size), integer("prefetch", prefetch)

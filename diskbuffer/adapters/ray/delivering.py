@@ -30,8 +30,8 @@ class Delivering:
 
     def __call__(self, batch: Batch) -> Any:
         """Return what the caller gets."""
-        found = batch if self._transform is None else self._transform(batch)
-        return found if self._device is None else _moved(found, self._device)
+        result = batch if self._transform is None else self._transform(batch)
+        return result if self._device is None else _moved(result, self._device)
 
 
 def _moved(value: Any, device: torch.device) -> Any:

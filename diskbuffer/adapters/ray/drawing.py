@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Prioritized, Sampler, Uniform
+from diskbuffer.adapters.ray.local_shards import LocalShards
 from diskbuffer.adapters.ray.names import SHARDS
-from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.packing import joined, unpack
 from diskbuffer.adapters.ray.shard import Sent, replaced_error
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
@@ -29,15 +29,15 @@ class Drawing:
     Parameters
     ----------
     shards : Shards
-    near : Near or None
+    local : LocalShards or None
         Reads the shards on this machine, but for draws by priority, which are made where the priorities are.
     compress : bool
         Whether shards compress what they send.
     seed : int or None
     """
 
-    def __init__(self, shards: Shards, near: Near | None, *, compress: bool, seed: int | None) -> None:
-        self._shards, self._near, self._compress = shards, near, compress
+    def __init__(self, shards: Shards, local: LocalShards | None, *, compress: bool, seed: int | None) -> None:
+        self._shards, self._local, self._compress = shards, local, compress
         self._random = np.random.default_rng(seed)
         self._uniform = Uniform(seed)
         self._sent: weakref.WeakKeyDictionary[Sampler, Sent] = weakref.WeakKeyDictionary()
@@ -45,17 +45,17 @@ class Drawing:
         self.dropped_updates = 0
 
     @property
-    def _nearby(self) -> Near | None:
+    def _usable_local(self) -> LocalShards | None:
         """What reads shards here; None once columns were written to their stores, which shards alone see."""
         for one in self._shards.known:
             if one.state is not None and one.state.written:
                 return None
-        return self._near
+        return self._local
 
-    def is_all_near(self, sampler: Sampler | None) -> bool:
+    def is_all_local(self, sampler: Sampler | None) -> bool:
         """Tell whether a batch takes no shard's help."""
-        near = self._nearby
-        return near is not None and not isinstance(sampler, Prioritized) and len(near.shards) >= len(self._shards.known)
+        local = self._usable_local
+        return local is not None and not isinstance(sampler, Prioritized) and len(local.shards) >= len(self._shards.known)
 
     def sample(self, size: int, sampler: Sampler | None) -> Batch:
         """Draw a batch.
@@ -71,16 +71,16 @@ class Drawing:
             self._shards.watch(sampler, self.describe(sampler))
         else:
             self._shards.watch()
-        if self.is_all_near(sampler):
-            assert self._near is not None
-            return self._near.sample(size, sampler)
+        if self.is_all_local(sampler):
+            assert self._local is not None
+            return self._local.sample(size, sampler)
         sent = self.describe(sampler or self._uniform)
         parts: list[Batch] = []
         until = time.monotonic() + 2 * self._shards.patience
         while size:
-            found = self._draw(size, sampler, sent)
-            size -= sum(len(part["steps"]) for part in found)
-            parts += found
+            drawn = self._draw(size, sampler, sent)
+            size -= sum(len(part["steps"]) for part in drawn)
+            parts += drawn
             if size and time.monotonic() > until:
                 raise UnreachableError(f"no shard gave steps for {2 * self._shards.patience:g} s; stats() tells why")
         return joined(parts)
@@ -90,25 +90,25 @@ class Drawing:
         by_priority = isinstance(sampler, Prioritized)
         if isinstance(sampler, Prioritized) and any(one.state and sent.token in one.state.replaced for one in self._shards.known):
             raise replaced_error(sampler.column)
-        near = None if by_priority else self._nearby
-        known = [one for one in self._shards.known if near is None or one.number not in near.shards]
-        there = [one for one in known if one.answers]
+        local = None if by_priority else self._usable_local
+        known = [one for one in self._shards.known if local is None or one.number not in local.shards]
+        answering = [one for one in known if one.answers]
         for one in known:
             one.skipped += not one.answers
-        weights = [_weight(one, sent, by_priority) for one in there] + ([len(near)] if near is not None else [])
+        weights = [_weight(one, sent, by_priority) for one in answering] + ([len(local)] if local is not None else [])
         total = float(sum(weights))
         if total <= 0:
             return self._nothing(known)
         shares = self._random.multinomial(size, np.array(weights, np.float64) / total).tolist()
-        asked = [
+        calls = [
             (one, one.handle.sample.remote(share, sent, self._compress))
-            for one, share in zip(there, shares, strict=False)
+            for one, share in zip(answering, shares, strict=False)
             if share
         ]
-        parts = [near.sample(shares[-1], sampler)] if near is not None and shares[-1] else []
+        parts = [local.sample(shares[-1], sampler)] if local is not None and shares[-1] else []
         until = time.monotonic() + self._shards.patience
-        leasts = [_least(one, sent) for one in there]
-        for one, ref in asked:
+        leasts = [_least(one, sent) for one in answering]
+        for one, ref in calls:
             answer = receive(one, ref, until)
             if answer is None:
                 one.skipped += 1
@@ -129,11 +129,11 @@ class Drawing:
 
     def describe(self, sampler: Sampler) -> Sent:
         """Return a sampler as it goes to shards, each of which makes one of its own of it."""
-        found = self._sent.get(sampler)
-        if found is None:
-            found = Sent(uuid.uuid4().hex, pickle.dumps(sampler), None)
-            self._sent[sampler] = found
-        return found._replace(beta=sampler.beta) if isinstance(sampler, Prioritized) else found
+        description = self._sent.get(sampler)
+        if description is None:
+            description = Sent(uuid.uuid4().hex, pickle.dumps(sampler), None)
+            self._sent[sampler] = description
+        return description._replace(beta=sampler.beta) if isinstance(sampler, Prioritized) else description
 
     def update(self, sampler: Prioritized, steps: npt.NDArray[np.int64], priorities: npt.NDArray[Any]) -> None:
         """Send priorities to the shards that have the steps; wait where a shard has too many to do."""

@@ -108,8 +108,8 @@ class Recording(SharedStore):
 
 def _gone(buffer: ReplayBuffer) -> int:
     """Return how many steps were evicted."""
-    there, ever = buffer.counts()
-    return int((ever - there).sum())
+    stored, ever = buffer.counts()
+    return int((ever - stored).sum())
 
 
 def step_of(value: Any, n: int) -> Any:
@@ -130,8 +130,8 @@ def _stacked(values: Any) -> Any:
 
 def _columns(path: str, values: Any) -> dict[str, Column]:
     if isinstance(values, dict):
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for name, part in values.items():
-            found |= _columns(f"{path}/{escape_key(str(name))}", part)
-        return found
+            columns |= _columns(f"{path}/{escape_key(str(name))}", part)
+        return columns
     return {path: Column(values.shape[1:], values.dtype.name)}

@@ -200,9 +200,9 @@ class Lane:
 
     def _join(self, shard: Known) -> bool:
         same = shard is self._shard
-        wanted = tuple(self._streams) if same else ()
+        requested = tuple(self._streams) if same else ()
         try:
-            streams, ever = ray.get(shard.handle.join.remote(self._client, self._envs, wanted), timeout=self._patience)
+            streams, ever = ray.get(shard.handle.join.remote(self._client, self._envs, requested), timeout=self._patience)
         except RayTaskError as error:
             cause = own_error(error)
             if isinstance(cause, InputError) and not isinstance(cause, NOT_OF_ARGUMENTS) and len(self._nearest()) > 1:
@@ -221,17 +221,17 @@ class Lane:
 
     def _shift_after_loss(self, ever: list[int]) -> None:
         """Go on where streams are, if a power loss took steps from them that had been acknowledged."""
-        for env, there in enumerate(ever):
+        for env, count in enumerate(ever):
             first = next((block.start for block in self._pending if block.env == env), self._next[env])
-            if there < first:
-                self.lost += first - there
-                self._shift(env, there - first)
+            if count < first:
+                self.lost += first - count
+                self._shift(env, count - first)
 
     def _begin_at(self, ever: list[int]) -> None:
         """Give blocks new numbers, for streams that have had so many steps."""
-        for env, there in enumerate(ever):
+        for env, count in enumerate(ever):
             mine = [block for block in self._pending if block.env == env]
-            self._shift(env, there - (mine[0].start if mine else self._next[env]))
+            self._shift(env, count - (mine[0].start if mine else self._next[env]))
 
     def _shift(self, env: int, by: int) -> None:
         for block in self._pending:

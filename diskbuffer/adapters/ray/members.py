@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from diskbuffer import SampleToInsertRatio
 from diskbuffer.adapters.ray import placing
 from diskbuffer.adapters.ray.limiting.counter import Counter
-from diskbuffer.adapters.ray.limiting.ledger import Asked
+from diskbuffer.adapters.ray.limiting.ledger import Settings
 from diskbuffer.adapters.ray.shard import Disk, Shard
 from diskbuffer.adapters.ray.shards import Known, own_error, receive
 from diskbuffer.errors import UnreachableError
@@ -71,7 +71,7 @@ def open_stores(shards: Sequence[Known], on: Mapping[int, Disk | None], capacity
             raise UnreachableError(f"shard {known.number} did not open its store: {known.why}")
 
 
-def start_counter(path: Path, shards: int, asked: SampleToInsertRatio, lifetime: str | None, patience: float) -> Any:
+def start_counter(path: Path, shards: int, settings: SampleToInsertRatio, lifetime: str | None, patience: float) -> Any:
     """Start what counts for a limiter, or find it, and have it hold this ratio.
 
     It runs on the machine of whoever makes it, as the learner most often does, or elsewhere when that is gone: it has no disk.
@@ -79,10 +79,10 @@ def start_counter(path: Path, shards: int, asked: SampleToInsertRatio, lifetime:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     how = {"max_concurrency": 100_000, "scheduling_strategy": here}
     counter = placing.actor(Counter, {}, _name(path, "limiter"), lifetime, 0, **how).remote(
-        [_name(path, n) for n in range(shards)], Asked.of(asked), patience
+        [_name(path, n) for n in range(shards)], Settings.of(settings), patience
     )
     try:
-        ray.get(counter.begin.remote(Asked.of(asked)), timeout=_STARTING)
+        ray.get(counter.begin.remote(Settings.of(settings)), timeout=_STARTING)
     except ray.exceptions.RayTaskError as error:
         raise own_error(error) from None
     except ray.exceptions.RayError as error:

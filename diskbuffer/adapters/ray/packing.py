@@ -20,7 +20,7 @@ _LEAST = 1 << 16  # bytes that are worth compressing
 _SAVED = 0.8  # of the bytes, at most, for them to be sent compressed
 
 
-class Place(NamedTuple):
+class TensorLayout(NamedTuple):
     """Where a tensor is: in which memory, from which element on."""
 
     memory: int
@@ -34,7 +34,7 @@ class Packed(NamedTuple):
     """A batch: the memory that its tensors share, (bytes,) uint8 each or compressed, and where in it each of them is."""
 
     memories: list[npt.NDArray[np.uint8] | bytes]
-    places: dict[str, Any]
+    layouts: dict[str, Any]
 
 
 class _Span:
@@ -50,16 +50,16 @@ def pack(batch: dict[str, Any], *, compress: bool = False) -> Packed:
     spans = _spans([tensor for tensor in leaves(batch) if tensor.numel()])
     starts = [address for address, _, _ in spans]
 
-    def place(value: Any) -> Any:
+    def layout(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: place(part) for name, part in value.items()}
+            return {name: layout(part) for name, part in value.items()}
         number = max(bisect(starts, value.data_ptr()) - 1, 0) if value.numel() else 0
         offset = (value.data_ptr() - starts[number]) // value.element_size() if value.numel() else 0
-        return Place(number, value.dtype, offset, tuple(value.shape), tuple(value.stride()))
+        return TensorLayout(number, value.dtype, offset, tuple(value.shape), tuple(value.stride()))
 
-    places = place(batch)
+    layouts = layout(batch)
     memories = [np.asarray(_Span(*span), np.uint8) for span in spans]
-    return Packed([_compressed(memory) if compress else memory for memory in memories], places)
+    return Packed([_compressed(memory) if compress else memory for memory in memories], layouts)
 
 
 def _spans(tensors: list[torch.Tensor]) -> list[tuple[int, int, list[torch.Tensor]]]:
@@ -67,33 +67,33 @@ def _spans(tensors: list[torch.Tensor]) -> list[tuple[int, int, list[torch.Tenso
 
     They may be views of one array, whose storages begin where the views do, so that storages do not tell.
     """
-    found: list[tuple[int, int, list[torch.Tensor]]] = []
+    spans: list[tuple[int, int, list[torch.Tensor]]] = []
     for tensor in sorted(tensors, key=lambda one: one.data_ptr()):
         begin, item = tensor.data_ptr(), tensor.element_size()
         last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
         nbytes = (last + 1) * item
-        if found and begin < found[-1][0] + found[-1][1]:
-            address, before, others = found.pop()
-            found.append((address, max(before, begin + nbytes - address), [*others, tensor]))
+        if spans and begin < spans[-1][0] + spans[-1][1]:
+            address, before, others = spans.pop()
+            spans.append((address, max(before, begin + nbytes - address), [*others, tensor]))
         else:
-            found.append((begin, nbytes, [tensor]))
-    return found
+            spans.append((begin, nbytes, [tensor]))
+    return spans
 
 
 def unpack(packed: Packed) -> dict[str, Any]:
     """Return the batch, in memory of its own."""
     memories = [torch.from_numpy(_writable(memory)) for memory in packed.memories]
 
-    def tensor(place: Any) -> Any:
-        if isinstance(place, dict):
-            return {name: tensor(part) for name, part in place.items()}
-        if 0 in place.shape:
-            return torch.empty(place.shape, dtype=place.dtype)
-        whole = memories[place.memory].view(place.dtype)
-        return torch.as_strided(whole, place.shape, place.strides, place.offset)
+    def tensor(layout: Any) -> Any:
+        if isinstance(layout, dict):
+            return {name: tensor(part) for name, part in layout.items()}
+        if 0 in layout.shape:
+            return torch.empty(layout.shape, dtype=layout.dtype)
+        whole = memories[layout.memory].view(layout.dtype)
+        return torch.as_strided(whole, layout.shape, layout.strides, layout.offset)
 
-    found: dict[str, Any] = tensor(packed.places)
-    return found
+    batch: dict[str, Any] = tensor(packed.layouts)
+    return batch
 
 
 def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,10 +21,10 @@ def places(shards: int | Sequence[Place] | None) -> list[dict[str, float]]:
     addresses.
     """
     if isinstance(shards, list | tuple):
-        found = [dict(place) for place in shards]
-        if not found or not all(found):
+        resources = [dict(place) for place in shards]
+        if not resources or not all(resources):
             raise InputError("shards must be a number, or a list of resources, one for each shard: [{'disk-a': 0.01}, ...]")
-        return found
+        return resources
     if shards is not None:
         shards = integer("shards, where they are no list of resources,", shards, 1, 1024)
     machines = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]})

@@ -85,9 +85,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         """Add episodes, or the next parts of episodes that are under way; in the store when this returns."""
         if weight is not None:
             raise InputError("steps enter with the largest priority there is; leave weight= out")
-        given = episodes if isinstance(episodes, list | tuple) else [episodes]
-        steps = sum(len(episode) for episode in given)
-        begun = sum(self._recording.add(episode) for episode in given)
+        added = episodes if isinstance(episodes, list | tuple) else [episodes]
+        steps = sum(len(episode) for episode in added)
+        begun = sum(self._recording.add(episode) for episode in added)
         gone = self._recording.evicted()
         lost_episodes, lost_steps = (max(0, now - before) for now, before in zip(gone, self._evicted, strict=True))
         self._evicted = gone
@@ -135,14 +135,14 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         size = integer("num_items", num_items or batch_size_B or self.batch_size_B)
         length = integer_or_none("batch_length_T", batch_length_T, 0)
         if length:
-            found = self._sequences(size, length, lookback, min_batch_length_T)
+            sampled = self._sequences(size, length, lookback, min_batch_length_T)
         else:
-            found = self._single(size, 1 if n_step is None else n_step, gamma, beta)
+            sampled = self._single(size, 1 if n_step is None else n_step, gamma, beta)
         if to_numpy:
-            for episode in found:
+            for episode in sampled:
                 episode.to_numpy()
-        self._count(size, found)
-        return found
+        self._count(size, sampled)
+        return sampled
 
     def _draw(self, size: int, beta: float | None) -> tuple[Int64, npt.NDArray[np.float32]]:
         """Return the names of steps, and their weights."""
@@ -160,13 +160,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         steps, weights = self._draw(size, beta)
         self._drawn = steps
         each = self._random.integers(*n_step, size) if isinstance(n_step, tuple) else np.full(size, integer("n_step", n_step))
-        found: list[Any] = [None] * size
+        episodes: list[Any] = [None] * size
         for n in np.unique(each).tolist():
             which = np.flatnonzero(each == n)
             batch = self._recording.n_steps(steps[which], n, gamma)
             for place, episode in zip(which.tolist(), self._made(batch, weights[which], n), strict=True):
-                found[place] = episode
-        return found
+                episodes[place] = episode
+        return episodes
 
     def _made(self, batch: Batch, weights: npt.NDArray[np.float32], n_step: int) -> list[SingleAgentEpisode]:
         """Return an episode of one step for each row."""
@@ -191,18 +191,18 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def _sequences(self, size: int, length: int, lookback: int, least: int) -> list[SingleAgentEpisode]:
         """Return parts of episodes, each of so many steps or up to the episode's end, until they have enough together."""
-        found: list[SingleAgentEpisode] = []
+        sequences: list[SingleAgentEpisode] = []
         left = size
         while left > 0:
             steps, _ = self._draw(1, None)
             episodes = self.buffer.episodes
-            there, before = int(episodes.remaining(steps)[0]), min(lookback, int(episodes.elapsed(steps)[0]))
-            if there <= least:
+            remaining, before = int(episodes.remaining(steps)[0]), min(lookback, int(episodes.elapsed(steps)[0]))
+            if remaining <= least:
                 continue
-            count = min(length, there)
-            found.append(self._part(steps - before * self.buffer.n_envs, before, count))
+            count = min(length, remaining)
+            sequences.append(self._part(steps - before * self.buffer.n_envs, before, count))
             left -= count + 1
-        return found
+        return sequences
 
     def _part(self, first: Int64, before: int, count: int) -> SingleAgentEpisode:
         batch = {name: _arrays(value) for name, value in self.buffer.at(first, before + count).items()}
@@ -222,16 +222,16 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             **self._recording.spaces,
         )
 
-    def _count(self, size: int, found: list[SingleAgentEpisode]) -> None:
+    def _count(self, size: int, sampled: list[SingleAgentEpisode]) -> None:
         """Tell RLlib's metrics of a batch. Which rows are of one episode is not looked up: each counts as one."""
         self.sampled_timesteps += size
-        n_step = sum(episode.extra_model_outputs["n_step"][0] for episode in found) / max(len(found), 1)
-        numbers: dict[str, Any] = {"num_env_steps_sampled": size, "num_episodes_per_sample": len(found)}
+        n_step = sum(episode.extra_model_outputs["n_step"][0] for episode in sampled) / max(len(sampled), 1)
+        numbers: dict[str, Any] = {"num_env_steps_sampled": size, "num_episodes_per_sample": len(sampled)}
         numbers |= {"num_env_steps_per_sample": size, "sampled_n_step": n_step, "num_resamples": 0}
         for whose, key in (("agent", DEFAULT_AGENT_ID), ("module", DEFAULT_MODULE_ID)):
             numbers |= {
                 f"{whose}_to_num_steps_sampled": {key: size},
-                f"{whose}_to_num_episodes_per_sample": {key: len(found)},
+                f"{whose}_to_num_episodes_per_sample": {key: len(sampled)},
                 f"{whose}_to_num_steps_per_sample": {key: size},
                 f"{whose}_to_sampled_n_step": {key: n_step},
                 f"{whose}_to_num_resamples": {key: 0},

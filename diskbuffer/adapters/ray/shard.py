@@ -86,7 +86,7 @@ class Read(NamedTuple):
     """The answer to names of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
 
     batch: Packed | None
-    there: Int64
+    present: Int64
 
 
 @ray.remote(concurrency_groups={"write": 1, "read": 2, "ask": 1})
@@ -119,9 +119,9 @@ class Shard:
     @ray.method(concurrency_group="ask")
     def disk(self) -> Disk:
         """Tell where the store is, or is to be."""
-        found = Disk.of(self._path)
-        assert found is not None
-        return found
+        disk = Disk.of(self._path)
+        assert disk is not None
+        return disk
 
     @ray.method(concurrency_group="write")
     def open(self, capacity: int | None) -> State:
@@ -161,12 +161,12 @@ class Shard:
         buffer = self._opened
         _, ever = buffer.counts()
         with self._lock:
-            by_priority = [(token, found) for token, found in self._samplers.items() if isinstance(found, Prioritized)]
-        of_samplers = {"priority", *(found.column for _, found in by_priority)}
+            by_priority = [(token, sampler) for token, sampler in self._samplers.items() if isinstance(sampler, Prioritized)]
+        of_samplers = {"priority", *(sampler.column for _, sampler in by_priority)}
         return State(
             len(buffer),
             int(ever.sum()),
-            {token: found.masses() for token, found in by_priority},
+            {token: sampler.masses() for token, sampler in by_priority},
             tuple(sorted(buffer.columns.derived - of_samplers)),
             tuple(self._replaced),
         )
@@ -179,20 +179,20 @@ class Shard:
     @ray.method(concurrency_group="ask")
     def exchange(self, copy: bytes) -> tuple[int, bytes]:
         """Keep a copy of what a limiter counts, beside the store; return how many steps there ever were, and the copy."""
-        found = self._kept()
+        kept = self._kept()
         if copy:
-            given = Ledger.from_bytes(copy)
-            if found:
-                given.merge(Ledger.from_bytes(found))
-            merged = given.to_bytes()
-            if merged != found:
+            received = Ledger.from_bytes(copy)
+            if kept:
+                received.merge(Ledger.from_bytes(kept))
+            merged = received.to_bytes()
+            if merged != kept:
                 file = self._limiter_file
                 file.parent.mkdir(parents=True, exist_ok=True)
                 unfinished = file.with_suffix(".tmp")
                 unfinished.write_bytes(merged)
                 unfinished.replace(file)
-            found = merged
-        return int(self._opened.counts()[1].sum()), found
+            kept = merged
+        return int(self._opened.counts()[1].sum()), kept
 
     @property
     def _limiter_file(self) -> Path:
@@ -201,11 +201,11 @@ class Shard:
     def _kept(self) -> bytes:
         """Return the copy that is kept; nothing where there is none, or a power loss left a part of it."""
         try:
-            found = self._limiter_file.read_bytes()
-            Ledger.from_bytes(found)
+            data = self._limiter_file.read_bytes()
+            Ledger.from_bytes(data)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return b""
-        return found
+        return data
 
     @ray.method(concurrency_group="write")
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Shard:
     # Writing
 
     @ray.method(concurrency_group="write")
-    def join(self, client: str, count: int, wanted: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    def join(self, client: str, count: int, requested: tuple[int, ...]) -> tuple[list[int], list[int]]:
         """Give a client streams of its own: those that it wants, where they are free, or others.
 
         Returns
@@ -231,14 +231,14 @@ class Shard:
         """
         now = time.monotonic()
         free = [n for n in range(self._opened.n_envs) if self._is_free(n, client, now)]
-        streams = list(wanted) if wanted and set(wanted) <= set(free) else free[:count]
+        streams = list(requested) if requested and set(requested) <= set(free) else free[:count]
         if len(streams) < count:
             raise InputError(
                 f"shard {self._number} has {self._opened.n_envs} streams, and {len(free)} of them are free for {count} more "
                 "environments; create the buffer with more streams="
             )
         self._owners |= dict.fromkeys(streams, (client, now))
-        if streams != list(wanted):  # whatever was added there last was another client's
+        if streams != list(requested):  # whatever was added there last was another client's
             self._opened.cut_off(streams)
         _, ever = self._opened.counts()
         return streams, [int(ever[n]) for n in streams]
@@ -268,11 +268,11 @@ class Shard:
         ever = int(buffer.counts()[1][stream])
         if start > ever:  # what comes before it has not come
             return Written(False, ever, self._state())
-        there = min(ever - start, count)
-        if there < count:
-            rest = {name: _after(value, there) for name, value in values.items()} if there else values
-            buffer.extend(**rest, env=stream, new_episode=_after_first(new_episode, there) if there else new_episode)
-            self._metrics.added(count - there, len(buffer))
+        present = min(ever - start, count)
+        if present < count:
+            rest = {name: _after(value, present) for name, value in values.items()} if present else values
+            buffer.extend(**rest, env=stream, new_episode=_after_first(new_episode, present) if present else new_episode)
+            self._metrics.added(count - present, len(buffer))
         return Written(True, max(ever, start + count), self._state())
 
     @ray.method(concurrency_group="read")
@@ -287,11 +287,11 @@ class Shard:
         """Return a batch, whose steps have unique names; None where there is nothing to draw."""
         begin, buffer = time.perf_counter(), self._opened
         try:
-            found: Packed | None = self._packed(buffer.sample(size, self._sampler(sent)), compress)
+            packed: Packed | None = self._packed(buffer.sample(size, self._sampler(sent)), compress)
             self._metrics.sampled(size, time.perf_counter() - begin)
         except EmptyBufferError:
-            found = None
-        return found, self._state()  # when this thread has let the sampler go, as another may wait for that: see `_attach`
+            packed = None
+        return packed, self._state()  # when this thread has let the sampler go, as another may wait for that: see `_attach`
 
     def _packed(self, batch: Batch, compress: bool) -> Packed:
         batch["steps"] = _renamed(batch["steps"], self._number)
@@ -305,19 +305,19 @@ class Shard:
     @ray.method(concurrency_group="read")
     def at(self, steps: Int64, length: int | None, columns: Sequence[str] | None, skip: bool, compress: bool) -> Read:
         """Return steps by the shard's own names; with `skip` without those that are gone."""
-        buffer, there = self._opened, np.arange(len(steps))
+        buffer, present = self._opened, np.arange(len(steps))
         while True:
             if skip:
-                there = np.flatnonzero(buffer.episodes.remaining(steps) >= (length or 1))
-                if not len(there):
-                    return Read(None, there)
+                present = np.flatnonzero(buffer.episodes.remaining(steps) >= (length or 1))
+                if not len(present):
+                    return Read(None, present)
             try:
-                found = buffer.at(steps[there], length, columns=columns)
+                batch = buffer.at(steps[present], length, columns=columns)
             except InputError:  # evicted since, where it was there
-                if not skip or len(np.flatnonzero(buffer.episodes.remaining(steps[there]) >= (length or 1))) == len(there):
+                if not skip or len(np.flatnonzero(buffer.episodes.remaining(steps[present]) >= (length or 1))) == len(present):
                     raise
             else:
-                return Read(self._packed(found, compress), there)
+                return Read(self._packed(batch, compress), present)
 
     @ray.method(concurrency_group="write")
     def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
@@ -341,18 +341,18 @@ class Shard:
         the one that kept it before is refused from then on.
         """
         with self._lock:
-            found = self._samplers.get(sent.token)
-            if found is None:
+            sampler = self._samplers.get(sent.token)
+            if sampler is None:
                 if sent.token in self._replaced:
                     raise replaced_error(self._replaced[sent.token])
-                found = pickle.loads(sent.pickled)  # from our own client, over Ray
-                found.seed_again(self._number, int(self._opened.counts()[1].sum()))
-                if isinstance(found, Prioritized):
-                    self._attach(found)
-                self._samplers[sent.token] = found
-        if sent.beta is not None and isinstance(found, Prioritized):
-            found.beta = sent.beta
-        return found
+                sampler = pickle.loads(sent.pickled)  # from our own client, over Ray
+                sampler.seed_again(self._number, int(self._opened.counts()[1].sum()))
+                if isinstance(sampler, Prioritized):
+                    self._attach(sampler)
+                self._samplers[sent.token] = sampler
+        if sent.beta is not None and isinstance(sampler, Prioritized):
+            sampler.beta = sent.beta
+        return sampler
 
     def _attach(self, sampler: Prioritized) -> None:
         """Have a sampler keep its column, in place of the one that did: it lets go once no thread uses it any more."""

@@ -37,7 +37,7 @@ class Known:
     away_since: float | None = None
     skipped: int = 0
     rejoined: int = 0
-    asked: Any = None  # a call that is not answered yet ...
+    pending: Any = None  # a call that is not answered yet ...
     asked_at: float = 0.0
     why: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -110,9 +110,9 @@ class Shards:
     def ask_all(self) -> None:
         """Ask every shard now that is not away, and wait for those that answer in time."""
         samplers = self._watched()
-        asked = [(known, known.handle.state.remote(samplers)) for known in self.known if known.away_since is None]
+        calls = [(known, known.handle.state.remote(samplers)) for known in self.known if known.away_since is None]
         until = time.monotonic() + self.patience
-        for known, ref in asked:
+        for known, ref in calls:
             receive(known, ref, until)
 
     def _watched(self) -> tuple[Sent, ...]:
@@ -124,18 +124,18 @@ class Shards:
     def _watch(self) -> None:
         while not self._stopped.wait(self._every):
             for known in self.known:
-                if self._reading or known.asked is not None or known.away_since is not None:
+                if self._reading or known.pending is not None or known.away_since is not None:
                     self._look(known)
 
     def _look(self, known: Known) -> None:
         now = time.monotonic()
-        if known.asked is None:
+        if known.pending is None:
             if known.away_since is not None and now - known.asked_at < _AGAIN:
                 return
-            known.asked, known.asked_at = known.handle.state.remote(self._watched()), now
-        done, _ = ray.wait([known.asked], timeout=0, fetch_local=False)
+            known.pending, known.asked_at = known.handle.state.remote(self._watched()), now
+        done, _ = ray.wait([known.pending], timeout=0, fetch_local=False)
         if done:
-            ref, known.asked = known.asked, None
+            ref, known.pending = known.pending, None
             try:
                 receive(known, ref, now + self.patience)
             except (DiskBufferError, OSError) as error:  # its store cannot be read

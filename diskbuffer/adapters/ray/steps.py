@@ -37,8 +37,8 @@ class StepsOfShards:
     def every(self) -> Int64:
         """Return the names of all steps: shard after shard."""
         known = self._shards.known
-        found = self._asked(dict.fromkeys((one.number for one in known), lambda one: one.handle.names.remote()))
-        return np.concatenate([found[one.number] for one in known])
+        answers = self._ask(dict.fromkeys((one.number for one in known), lambda one: one.handle.names.remote()))
+        return np.concatenate([answers[one.number] for one in known])
 
     def at(self, steps: Any, length: int | None, columns: Sequence[str] | None, *, skip: bool = False) -> Batch | None:
         """Return given steps, or sequences that begin with them; with `skip` without those that are gone, None if all are."""
@@ -46,31 +46,31 @@ class StepsOfShards:
         self._check(names)
         groups = self._groups(names) or {0: np.empty(0, np.int64)}
         calls = {number: self._reading(names[places] // SHARDS, length, columns, skip) for number, places in groups.items()}
-        found = self._asked(calls)
-        some = [number for number in groups if found[number].batch is not None]
+        answers = self._ask(calls)
+        some = [number for number in groups if answers[number].batch is not None]
         if not some:
             return None
-        places = [groups[number][found[number].there] for number in some]
-        together = joined([unpack(found[number].batch) for number in some])
+        places = [groups[number][answers[number].present] for number in some]
+        together = joined([unpack(answers[number].batch) for number in some])
         order = np.argsort(np.concatenate(places), kind="stable")
         return together if (np.diff(order) == 1).all() else _taken(together, torch.from_numpy(order))
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write a column's values of steps; every shard has the column then. Return of how many steps."""
-        names, given = step_names(steps, of_sequences=True), as_array("values", values)
-        if given.shape[: names.ndim] != names.shape:
-            raise InputError(f"values: there must be one for each of {names.shape} steps, found shape {given.shape}")
-        names, given = names.reshape(-1), given.reshape(-1, *given.shape[names.ndim :])
-        there = names >= 0
-        names, given = names[there], given[there]
+        names, array = step_names(steps, of_sequences=True), as_array("values", values)
+        if array.shape[: names.ndim] != names.shape:
+            raise InputError(f"values: there must be one for each of {names.shape} steps, found shape {array.shape}")
+        names, array = names.reshape(-1), array.reshape(-1, *array.shape[names.ndim :])
+        valid = names >= 0
+        names, array = names[valid], array[valid]
         self._check(names)
         groups = self._groups(names)
         none = np.empty(0, np.int64)
         calls = {}
         for one in self._shards.known:
             places = groups.get(one.number, none)
-            calls[one.number] = _writing(name, names[places] // SHARDS, given[places])
-        return sum(self._asked(calls).values())
+            calls[one.number] = _writing(name, names[places] // SHARDS, array[places])
+        return sum(self._ask(calls).values())
 
     def _reading(self, own: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Callable[[Known], Any]:
         return lambda one: one.handle.at.remote(own, length, columns, skip, self._compress)
@@ -88,25 +88,25 @@ class StepsOfShards:
         of = names % SHARDS
         return {int(number): np.flatnonzero(of == number) for number in np.unique(of)}
 
-    def _asked(self, calls: dict[int, Callable[[Known], Any]]) -> dict[int, Any]:
+    def _ask(self, calls: dict[int, Callable[[Known], Any]]) -> dict[int, Any]:
         """Ask shards, all at the same time; again where one does not answer."""
-        found: dict[int, Any] = {}
+        answers: dict[int, Any] = {}
         until = time.monotonic() + max(self._shards.patience, _LEAST)
-        while len(found) < len(calls):
-            refs = {number: call(self._shards.known[number]) for number, call in calls.items() if number not in found}
+        while len(answers) < len(calls):
+            refs = {number: call(self._shards.known[number]) for number, call in calls.items() if number not in answers}
             for number, ref in refs.items():
                 try:
-                    found[number] = ray.get(ref, timeout=max(until - time.monotonic(), 0.001))
+                    answers[number] = ray.get(ref, timeout=max(until - time.monotonic(), 0.001))
                 except RayTaskError as error:
                     raise own_error(error) from None
                 except (GetTimeoutError, RayError) as error:
                     self._shards.known[number].missed(error)
-            if len(found) < len(calls):
-                away = sorted(set(calls) - set(found))
+            if len(answers) < len(calls):
+                away = sorted(set(calls) - set(answers))
                 if time.monotonic() > until:
                     raise UnreachableError(f"shards {away} do not answer, and these steps are theirs alone; stats() tells why")
                 time.sleep(_AGAIN)
-        return found
+        return answers
 
 
 def _writing(name: str, own: Int64, values: npt.NDArray[Any]) -> Callable[[Known], Any]:

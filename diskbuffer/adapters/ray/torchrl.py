@@ -70,32 +70,32 @@ class CollectorShards:
         self.buffer.flush(sync=False)
 
     def _values(self, data: TensorDictBase) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         following = data.get("next")
         for column, key in self._columns.items():
             if column.split("/")[0] == "obs":
-                put_argument(found, "next_" + column, following.get(key).numpy(force=True))
-            put_argument(found, column, data.get(key).numpy(force=True))
+                put_argument(arguments, "next_" + column, following.get(key).numpy(force=True))
+            put_argument(arguments, column, data.get(key).numpy(force=True))
         for name in _OF_NEXT:
             values = following.get(name, None)
             if values is not None:
-                found[name] = values.reshape(len(data)).numpy(force=True)
-        return found
+                arguments[name] = values.reshape(len(data)).numpy(force=True)
+        return arguments
 
     def sample(self, batch_size: int, sampler: Sampler | None = None) -> TensorDict:
         """Return steps as a TensorDict, as TorchRL's losses take them; ``steps`` names them."""
         batch = self.buffer.sample(batch_size, sampler)
         shape = batch["steps"].shape
-        found, following = TensorDict(batch_size=shape), TensorDict(batch_size=shape)
+        current, following = TensorDict(batch_size=shape), TensorDict(batch_size=shape)
         for column, key in self._columns.items():
-            found[key] = value_at(batch, column)
+            current[key] = value_at(batch, column)
             if column.split("/")[0] == "obs":
                 following[key] = value_at(batch, "next_" + column)
         for name in _OF_NEXT:
             following[name] = batch[name].unsqueeze(-1)
         following["done"] = following["terminated"] | following["truncated"]
-        found["next"], found["steps"] = following, batch["steps"]
-        return found
+        current["next"], current["steps"] = following, batch["steps"]
+        return current
 
     def __len__(self) -> int:
         """Return how many steps can be sampled."""

@@ -116,9 +116,9 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _load(self) -> None:
         """Be where the store's writer would be."""
-        there, ever = self.stored.counts()
-        self.full = there >= self.buffer_size
-        self.pos = ever % self.buffer_size if self.full else there
+        stored, ever = self.stored.counts()
+        self.full = stored >= self.buffer_size
+        self.pos = ever % self.buffer_size if self.full else stored
 
     # Steps
 
@@ -170,15 +170,15 @@ class DiskReplayBuffer(ReplayBuffer):
     def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
         """Return a batch as Stable-Baselines3 has it."""
         obs, next_obs = (batch[name] if env is None else self._normalized(batch[name], env) for name in ("obs", "next_obs"))
-        found = [obs, batch["action"], next_obs, batch["terminated"].float().unsqueeze(1)]
+        tensors = [obs, batch["action"], next_obs, batch["terminated"].float().unsqueeze(1)]
         if self.n_steps > 1:
-            found.extend(map(torch.from_numpy, self._returns_and_discounts(batch["steps"].numpy(), env)))
+            tensors.extend(map(torch.from_numpy, self._returns_and_discounts(batch["steps"].numpy(), env)))
         else:
             rewards = batch["reward"].unsqueeze(1)
-            found.append(rewards if env is None else torch.as_tensor(self._normalize_reward(rewards.numpy(), env)))
+            tensors.append(rewards if env is None else torch.as_tensor(self._normalize_reward(rewards.numpy(), env)))
         if self.device.type != "cpu":
-            found = [tree_map(lambda tensor: tensor.to(self.device), part) for part in found]
-        return (DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples)(*found)
+            tensors = [tree_map(lambda tensor: tensor.to(self.device), part) for part in tensors]
+        return (DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples)(*tensors)
 
     def _returns_and_discounts(self, steps: Int64, env: VecNormalize | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return both of n steps, (n, 1), by the library's own expressions; each reward is normalized by `env`."""

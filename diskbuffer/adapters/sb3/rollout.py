@@ -103,16 +103,16 @@ class DiskRolloutBuffer(RolloutBuffer):
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         """Add a step of every environment, as Stable-Baselines3 does."""
         each = (self.n_envs,)
-        given = shaped("episode_start", episode_start, each)
+        episode_starts = shaped("episode_start", episode_start, each)
         obs = self.stored.shaped("obs", obs)
         obs = {name: np.array(part) for name, part in obs.items()} if isinstance(obs, dict) else np.array(obs)
         if self._newest is not None:
-            starts = given.astype(np.bool_)
+            starts = episode_starts.astype(np.bool_)
             self._record(obs, terminated=starts, truncated=np.zeros_like(starts))
         self._newest, self._rewards = obs, shaped("reward", reward, each).astype(np.float32)
         at = self.pos
         self.actions[at] = shaped("action", action, (self.n_envs, self.action_dim))
-        self.rewards[at], self.episode_starts[at] = self._rewards, given
+        self.rewards[at], self.episode_starts[at] = self._rewards, episode_starts
         self.values[at] = value.cpu().numpy().reshape(-1)
         self.log_probs[at] = log_prob.cpu().numpy().reshape(-1)
         self.pos += 1

@@ -158,11 +158,11 @@ class Stored(SharedStore):
         missing = [name for name in self._frames if name not in parts]
         if missing:
             raise InputError(f"{what}: expected {_listed(self._frames)}, found {_listed(parts)}")
-        found = {
+        arrays = {
             name: shaped(what if name is None else f"{what}[{name!r}]", parts[name], (self.n_envs, *frames.shape))
             for name, frames in self._frames.items()
         }
-        return found.get(None, found)
+        return arrays.get(None, arrays)
 
     def _stacks(self, what: str, obs: Any) -> Any:
         """Return observations as the store takes them."""
@@ -211,8 +211,8 @@ class Stored(SharedStore):
         """Return how many steps each environment has, and has ever had; the fewest, where a kill came between them."""
         if self._buffer is None:
             return 0, 0
-        there, ever = self._buffer.counts()
-        return int(there.min()), int(ever.min())
+        stored, ever = self._buffer.counts()
+        return int(stored.min()), int(ever.min())
 
 
 def _stacked(name: Part, shape: tuple[int, ...], dtype: np.dtype[Any], stack: int) -> Frames:

@@ -157,27 +157,27 @@ class StoreBacked:
             try:
                 self.stored.add(step, envs)
                 numbers = {key: np.asarray(step[key])[slice(None) if axes else None] for key in ("rew", *FLAGS)}
-                return self._noted(numbers, rings)
+                return self._note_added(numbers, rings)
             except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
                 self.stored.reload()
                 self._settle()
                 raise
 
-    def _noted(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
+    def _note_added(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
         """Keep account, as Tianshou does, of a step that was added to some rings: rewards and flags, (n, ...)."""
         numbers["done"] = numbers["terminated"] | numbers["truncated"]
         rings, memory = self._rings(), [(self._in_memory(key, values), values) for key, values in numbers.items()]
-        rewards, done, told = numbers["rew"], numbers["done"], []
+        rewards, done, added = numbers["rew"], numbers["done"], []
         for n, env in enumerate(envs):
             ring, first = rings[env], env * self.stored.size
             place, ep_return, ep_len, start = ring._update_state_pre_add(rewards[n], done[n])
-            told.append((place + first, ep_return, ep_len, start + first))
+            added.append((place + first, ep_return, ep_len, start + first))
             if ring is not self:
                 self.last_index[env] = place + first
                 self._lengths[env] = ring._size
             for held, values in memory:
                 held[place + first] = values[n]
-        places, returns, lengths, starts = (np.array(column) for column in zip(*told, strict=True))
+        places, returns, lengths, starts = (np.array(column) for column in zip(*added, strict=True))
         return places, returns, lengths, starts
 
     def update(self, buffer: Any) -> Array:
@@ -237,13 +237,13 @@ class StoreBacked:
     def _at(self, index: Any, keys: tuple[str, ...] = ()) -> Any:
         places = np.asarray(self._indices[self._without_slices(index)])
         flat = places.ravel()
-        found = self.stored.read(flat, keys)
+        arrays = self.stored.read(flat, keys)
         if self.stack_num != self.stored.stack_num:
-            found |= {key: self._newest(found[key], self.stack_num) for key in ("obs", "obs_next") if key in found}
-        found |= {key: values.take(flat, axis=0) for key, values in vars(self._meta).items() if not keys or key in keys}
-        found |= {key: Batch() for key in EXTRA if key not in found and not keys}
+            arrays |= {key: self._newest(arrays[key], self.stack_num) for key in ("obs", "obs_next") if key in arrays}
+        arrays |= {key: values.take(flat, axis=0) for key, values in vars(self._meta).items() if not keys or key in keys}
+        arrays |= {key: Batch() for key in EXTRA if key not in arrays and not keys}
         batch = Batch()
-        batch.__dict__.update(found)  # all are what Tianshou would make of them
+        batch.__dict__.update(arrays)  # all are what Tianshou would make of them
         if places.ndim == 1:
             return batch
         return batch.apply_values_transform(lambda values: values.reshape((*places.shape, *values.shape[1:]))[()])

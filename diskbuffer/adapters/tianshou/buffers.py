@@ -67,8 +67,8 @@ class _Prioritized(StoreBacked):
 
     def _weigh(self) -> None:
         """Have weights of the steps that are there, and no others, or Tianshou's own code would draw these."""
-        there = self.stored.is_there(self._indices)
-        gone, new = self._indices[~there], self._indices[there & (self.weight[self._indices] == 0)]
+        present = self.stored.is_there(self._indices)
+        gone, new = self._indices[~present], self._indices[present & (self.weight[self._indices] == 0)]
         if len(gone):  # or Tianshou's tree would loop for ever
             self.weight[gone] = 0.0
         if len(new):
@@ -80,10 +80,10 @@ class _Prioritized(StoreBacked):
             super().reset(keep_statistics)
             self._weigh()
 
-    def _noted(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
-        told = super()._noted(numbers, envs)
-        self.init_weight(told[0])
-        return told
+    def _note_added(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
+        added = super()._note_added(numbers, envs)
+        self.init_weight(added[0])
+        return added
 
     def __getitem__(self, index: Any) -> Any:
         """Return steps, with their weights."""

@@ -30,8 +30,8 @@ _TAKEN = ("action", *EXTRA)
 
 def columns_of(step: Mapping[str, Any], axes: int) -> dict[str, Column]:
     """Return what a store is made with, for such a step, which has so many axes before those of a single one."""
-    given = {TOP.get(key, key): step[key] for key in ("obs", "act", "rew", *EXTRA) if key in step}
-    arrays = {path: array for name, value in given.items() for path, array in _leaves(name, value)}
+    values = {TOP.get(key, key): step[key] for key in ("obs", "act", "rew", *EXTRA) if key in step}
+    arrays = {path: array for name, value in values.items() for path, array in _leaves(name, value)}
     columns = {path: Column(array.shape[axes:], array.dtype.name, allow_nan=True) for path, array in arrays.items()}
     reward = Column(columns["reward"].shape, "float64", allow_nan=True)
     return columns | {"reward": reward, SLOT: Column((), "int64")}
@@ -53,13 +53,13 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Array]]:
 
 def arguments(step: Mapping[str, Any], extra: Mapping[str, Column], shape: tuple[int, ...]) -> dict[str, Any]:
     """Return a step as arguments of `add`; zeros where one of the `extra` columns is missing, which have so many steps."""
-    found = {name: _plain(step[key]) for key, name in TOP.items()} | {flag: step[flag] for flag in FLAGS}
+    values = {name: _plain(step[key]) for key, name in TOP.items()} | {flag: step[flag] for flag in FLAGS}
     for path, column in extra.items():
         try:
-            found[path] = value_at(step, path)
+            values[path] = value_at(step, path)
         except KeyError:
-            found[path] = np.zeros((*shape, *column.shape), column.np_dtype)
-    return found
+            values[path] = np.zeros((*shape, *column.shape), column.np_dtype)
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +75,7 @@ def to_read(columns: tuple[str, ...], keys: tuple[str, ...]) -> tuple[tuple[str,
 
     The first is where it is in a batch of the store's, the second in one of Tianshou's.
     """
-    wanted, moves = [], list[tuple[tuple[str, ...], ...]]()
+    paths, moves = [], list[tuple[tuple[str, ...], ...]]()
     for path in columns:
         first, *below = map(unescape_key, path.split("/"))
         if path in (*OURS, *KEPT, "reward"):
@@ -83,22 +83,22 @@ def to_read(columns: tuple[str, ...], keys: tuple[str, ...]) -> tuple[tuple[str,
         key = _KEYS.get(first) or column_names.key_of(path, *_TAKEN)
         for name, to in ((first, key), *([("next_obs", "obs_next")] if is_observation(path) else [])):
             if not keys or to in keys:
-                wanted.append(path)
+                paths.append(path)
                 moves.append(((name, *below), (to, *below)))
-    return tuple(dict.fromkeys(wanted)), tuple(moves)
+    return tuple(dict.fromkeys(paths)), tuple(moves)
 
 
 def moved(batch: Any, moves: tuple[tuple[tuple[str, ...], ...], ...]) -> dict[str, Any]:
     """Return the arrays of a batch of the store's, by Tianshou's keys."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for source, target in moves:
-        values, into = batch, found
+        values, into = batch, arrays
         for part in source:
             values = values[part]
         for part in target[:-1]:
             into = into.setdefault(part, {})
         into[target[-1]] = values
-    return {key: Batch(values) if values.__class__ is dict else values for key, values in found.items()}
+    return {key: Batch(values) if values.__class__ is dict else values for key, values in arrays.items()}
 
 
 def written_as(key: str) -> str:

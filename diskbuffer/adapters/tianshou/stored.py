@@ -58,10 +58,10 @@ class Stored(SharedStore):
                 "what it was made with"
             )
         self._extra = {path: column for path, column in opened.columns.items() if path.split("/")[0] in EXTRA}
-        there = np.minimum(opened.counts()[0], self.size)
-        envs = np.flatnonzero(there)
+        counts = np.minimum(opened.counts()[0], self.size)
+        envs = np.flatnonzero(counts)
         self.accepted += 1
-        self.filled[:], self.next[:] = there, 0
+        self.filled[:], self.next[:] = counts, 0
         self.next[envs] = (told_by(opened, opened.steps(np.zeros_like(envs), envs)).places + 1) % self.size
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
@@ -97,9 +97,9 @@ class Stored(SharedStore):
 
     def write(self, key: str, places: Int64, values: Array) -> None:
         """Write a key that was not recorded, of those steps at places that are there."""
-        opened, there = self.open_to_write(), self.is_there(places)
-        steps = opened.steps(*self._ages(places[there]))
-        opened.columns.write(written_as(key), steps, np.ascontiguousarray(values[there]))
+        opened, present = self.open_to_write(), self.is_there(places)
+        steps = opened.steps(*self._ages(places[present]))
+        opened.columns.write(written_as(key), steps, np.ascontiguousarray(values[present]))
 
     def is_there(self, places: Int64) -> npt.NDArray[np.bool_]:
         """Tell which places are filled."""
@@ -123,9 +123,9 @@ class Stored(SharedStore):
         opened = self.open_to_read()
         if opened is None or not self._are_there(places):
             raise IndexError(f"{self.path} has no steps at some of these places: {int(self.filled.sum())} steps were added")
-        wanted, moves = to_read(tuple(opened.columns), keys)
+        columns, moves = to_read(tuple(opened.columns), keys)
         ages, envs = self._ages(places)
-        return moved(opened.at(ages=ages, envs=envs, columns=wanted, numpy=True), moves)
+        return moved(opened.at(ages=ages, envs=envs, columns=columns, numpy=True), moves)
 
     def _are_there(self, places: Int64) -> bool:
         if self.n_envs == 1:

@@ -118,18 +118,18 @@ class Entries:
     @classmethod
     def of(cls, data: Any, ndim: int, stack: int) -> Entries:
         """Find them in steps, (n, ...); an InputError or a StackError where the pictures among them are no such stacks."""
-        found = dict(leaves(data))
+        tensors = dict(leaves(data))
         entries = []
-        for key, values in found.items():
-            if key[:1] == (NEXT,) and key[1:] in found and _alike(found[key[1:]], values):
+        for key, values in tensors.items():
+            if key[:1] == (NEXT,) and key[1:] in tensors and _alike(tensors[key[1:]], values):
                 continue
-            paired = (NEXT, *key) in found and _alike(values, found[NEXT, *key])
+            paired = (NEXT, *key) in tensors and _alike(values, tensors[NEXT, *key])
             if key == _REWARD and values.shape == data.shape[:ndim] and values.dtype == torch.bool:
                 raise InputError("a reward that is a flag cannot be stored: make it a number, as by .float(), or give it an axis")
             entries.append(Entry(key, paired, Frames(tuple(values.shape[ndim:]), _dtype(key, values))))
         shapes = {entry.key: entry.frames.shape for entry in entries if entry.is_picture}
         if stack > 1:
-            entries = [_stacked(entry, found, stack) if entry.is_picture else entry for entry in entries]
+            entries = [_stacked(entry, tensors, stack) if entry.is_picture else entry for entry in entries]
             if not shapes or any(entry.frames != _told_by(entry.frames.column, stack) for entry in entries if entry.is_picture):
                 raise InputError(
                     f"frame_stack={stack} is of pictures, in stacks along their first axis, the same for all, and there are "
@@ -138,7 +138,7 @@ class Entries:
         for shape in {entry.frames.shape for entry in entries if look_stacked(entry.frames.shape, entry.frames.dtype)}:
             if stack == 1:
                 warnings.warn(STORED_WHOLE.format(shape=shape), stacklevel=5)
-        return cls(tuple(entries), tuple(next(iter(found.values())).shape[1:ndim]), stack)
+        return cls(tuple(entries), tuple(next(iter(tensors.values())).shape[1:ndim]), stack)
 
     @classmethod
     def stored(cls, columns: Mapping[str, Column], lanes: tuple[int, ...], stack: int) -> Entries:
@@ -157,10 +157,10 @@ class Entries:
     @property
     def columns(self) -> dict[str, Column]:
         """What the store is made with, beside what every store has."""
-        found = {entry.path: entry.frames.column for entry in self.entries}
+        columns = {entry.path: entry.frames.column for entry in self.entries}
         if not any(entry.paired for entry in self.entries):
-            found[NOTHING] = Column((), "bool")
-        return {"reward": Column((), "bool")} | found | {SLOT: Column((), "int64")}
+            columns[NOTHING] = Column((), "bool")
+        return {"reward": Column((), "bool")} | columns | {SLOT: Column((), "int64")}
 
     def padding(self, data: Any) -> str:
         """Tell what an episode's first stack is filled up with, by steps of which the first begins one."""
@@ -173,32 +173,32 @@ class Entries:
     @cached_property
     def _expected(self) -> dict[Key, tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each entry of a step, those below "next", too."""
-        found: dict[Key, tuple[tuple[int, ...], torch.dtype]] = {}
+        expected: dict[Key, tuple[tuple[int, ...], torch.dtype]] = {}
         for entry in self.entries:
             like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
-            found |= dict.fromkeys((entry.key, (NEXT, *entry.key))[: 1 + entry.paired], (entry.frames.shape, like))
-        return found
+            expected |= dict.fromkeys((entry.key, (NEXT, *entry.key))[: 1 + entry.paired], (entry.frames.shape, like))
+        return expected
 
     def rows(self, data: Any, places: Int64) -> dict[str, Any]:
         """Return what `ReplayBuffer.extend` is given for the steps of places, (n,): tensors' own memory where it can be.
 
         An InputError where they have other entries than the first steps had.
         """
-        found, expected = dict(leaves(data)), self._expected
+        tensors, expected = dict(leaves(data)), self._expected
         if _INDEX not in expected:
-            found.pop(_INDEX, None)  # which TorchRL's writers add
-        elif _INDEX not in found:
+            tensors.pop(_INDEX, None)  # which TorchRL's writers add
+        elif _INDEX not in tensors:
             shape = (len(places), *self.lanes, *expected[_INDEX][0])
-            found[_INDEX] = torch.from_numpy(places).reshape(-1, *(1,) * (len(shape) - 1)).expand(shape)
-        if found.keys() != expected.keys():
-            missing, new = expected.keys() - found.keys(), sorted(found.keys() - expected.keys())
+            tensors[_INDEX] = torch.from_numpy(places).reshape(-1, *(1,) * (len(shape) - 1)).expand(shape)
+        if tensors.keys() != expected.keys():
+            missing, new = expected.keys() - tensors.keys(), sorted(tensors.keys() - expected.keys())
             raise InputError(
                 f"a storage holds the same entries of every step; missing are {sorted(missing) or 'none'}, and new are "
                 f"{new or 'none'}"
             )
         n_lanes = math.prod(self.lanes)
         axes = (len(places),) if n_lanes == 1 else (len(places), n_lanes)
-        arrays = {key: self._array(key, value, axes, *expected[key]) for key, value in found.items()}
+        arrays = {key: self._array(key, value, axes, *expected[key]) for key, value in tensors.items()}
         rows: dict[str, Any] = {}
         for entry in self.entries:
             for key, name in ((entry.key, entry.path), ((NEXT, *entry.key), "next_" + entry.path))[: 1 + entry.paired]:
@@ -236,13 +236,13 @@ class Entries:
         return tree
 
 
-def _stacked(entry: Entry, found: Mapping[Key, torch.Tensor], stack: int) -> Entry:
+def _stacked(entry: Entry, tensors: Mapping[Key, torch.Tensor], stack: int) -> Entry:
     """Return an entry of stacks; a StackError where the first of them is not followed by what it is moved on by a frame."""
     shape = entry.frames.shape
     if shape[0] % stack:
         return entry
     frames = Frames(shape, entry.frames.dtype, stack)
-    first, after = (frames.split(found[key][:1].cpu().reshape(-1, *shape).numpy()) for key in (entry.key, (NEXT, *entry.key)))
+    first, after = (frames.split(tensors[key][:1].cpu().reshape(-1, *shape).numpy()) for key in (entry.key, (NEXT, *entry.key)))
     if not do_roll(first, after):
         raise StackError(f"{entry.key}: of shape {shape}, these are not rolling stacks of {stack} frames; leave frame_stack= out")
     return replace(entry, frames=frames)

@@ -84,8 +84,8 @@ class Ring:
 
     def is_behind(self, buffer: ReplayBuffer) -> bool:
         """Tell whether a buffer knows that steps were written, or dropped, since the ring was loaded or written to."""
-        there, ever = buffer.counts()
-        return not np.array_equal(self._ever, ever) or bool((there < self.filled).any())
+        stored, ever = buffer.counts()
+        return not np.array_equal(self._ever, ever) or bool((stored < self.filled).any())
 
     def load(self, buffer: ReplayBuffer) -> None:
         """Find out where the ring is, by what the newest and the oldest step of each lane tell.
@@ -93,8 +93,8 @@ class Ring:
         A kill while steps of several lanes were written may have left more of them in some: their oldest steps are now behind the
         places that they were written to.
         """
-        there, self._ever = buffer.counts()
-        self.filled, lanes = min(int(there.min()), self.size), np.arange(self.lane_count)
+        stored, self._ever = buffer.counts()
+        self.filled, lanes = min(int(stored.min()), self.size), np.arange(self.lane_count)
         if not self.filled:
             return
         places, extra = told_by(buffer, buffer.steps(np.zeros(self.lane_count, np.int64), lanes))
@@ -116,9 +116,9 @@ class Ring:
         index = slice(None) if index is Ellipsis else plain(index)
         if isinstance(index, slice):
             return np.arange(*index.indices(self.size))
-        found = np.asarray(index)
-        found = np.flatnonzero(found) if found.dtype == np.bool_ else np.atleast_1d(found).astype(np.int64)
-        return np.where(found < 0, found + self.size, found)
+        places = np.asarray(index)
+        places = np.flatnonzero(places) if places.dtype == np.bool_ else np.atleast_1d(places).astype(np.int64)
+        return np.where(places < 0, places + self.size, places)
 
     def chosen(self, index: Any) -> tuple[Int64, Int64]:
         """Return the places, and the lanes, that numpy's index chooses of what is filled, of the shape that it gives them.
@@ -135,8 +135,8 @@ class Ring:
         lanes = np.arange(self.lane_count).reshape(self.lanes)
         if not others:
             places = places.reshape(*places.shape, *(1,) * lanes.ndim)
-        found = np.broadcast_arrays(places, lanes[tuple(others)] if others else lanes)
-        return found[0], found[1]
+        broadcast = np.broadcast_arrays(places, lanes[tuple(others)] if others else lanes)
+        return broadcast[0], broadcast[1]
 
     def of_all_lanes(self, places: Int64) -> tuple[Int64, Int64]:
         """Return places, (n,), and lanes, of which a place's lie one behind the other: (n * lanes,) both."""
@@ -148,24 +148,24 @@ class Ring:
 
     def names_of_then(self, buffer: ReplayBuffer, places: Int64, lanes: Int64) -> Int64:
         """Return the ids of the steps that were in places, (n,), when the ring was here; an InputError where one is gone."""
-        there, ever = buffer.counts()
+        stored, ever = buffer.counts()
         ages = (self.newest - places) % self.size + (ever - self._ever)[lanes]
-        if (ages >= there[lanes]).any():
+        if (ages >= stored[lanes]).any():
             raise InputError("some of these steps were evicted, or dropped, since the storage was indexed; index it again")
         return buffer.steps(ages, lanes)
 
     def places_of(self, buffer: ReplayBuffer, names: Int64) -> Int64:
         """Return the place of each step, (n,); -1 of those that are in none any more."""
         written, lanes = told_by(buffer, names).places, names % self.lane_count
-        found = np.full(len(names), -1)
+        result = np.full(len(names), -1)
         for places in (written, written - self._moved[lanes]):
-            left = np.flatnonzero((found < 0) & (places % self.size < self.filled))
+            left = np.flatnonzero((result < 0) & (places % self.size < self.filled))
             places = places[left] % self.size
             is_there = self.names(buffer, places, lanes[left]) == names[left]
-            found[left[is_there]] = places[is_there]
+            result[left[is_there]] = places[is_there]
             if not self._moved.any():
                 break
-        return found
+        return result
 
 
 def plain(index: Any) -> Any:
@@ -194,6 +194,6 @@ def _within(at: Int64, n: int) -> Int64:
     if not at.size or at.view(np.uint64).max() < n:
         return at
     if not (-n <= at.min() and at.max() < n):
-        found = at.min() if at.min() < -n else at.max()
-        raise IndexError(f"index {found} is out of bounds: {n} places are filled")
+        outside = at.min() if at.min() < -n else at.max()
+        raise IndexError(f"index {outside} is out of bounds: {n} places are filled")
     return np.where(at < 0, at + n, at)

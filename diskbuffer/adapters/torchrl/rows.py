@@ -47,11 +47,11 @@ class Rows(TensorDict):  # type: ignore[misc]
     @classmethod
     def of(cls, tree: dict[str, Any], batch_size: torch.Size) -> Self:
         """Make one; the tree's leaves are `Later`."""
-        found = cls({}, batch_size=batch_size)
-        found._tensordict = _Lazy(  # what tensordicts keep their entries in
+        rows = cls({}, batch_size=batch_size)
+        rows._tensordict = _Lazy(  # what tensordicts keep their entries in
             {name: cls.of(value, batch_size) if isinstance(value, dict) else value for name, value in tree.items()}
         )
-        return found
+        return rows
 
     def keys(self, include_nested: bool = False, leaves_only: bool = False, is_leaf: Any = None, *, sort: bool = False) -> Any:
         """Return the keys; none of the entries is read for them."""
@@ -61,8 +61,8 @@ class Rows(TensorDict):  # type: ignore[misc]
         """Return what is left, read; what is excluded is not."""
         excluded, every = list(map(as_tuple, keys)), map(as_tuple, self.keys(True, True))
         left = [key for key in every if not any(key[: len(one)] == one for one in excluded)]
-        found = self.select(*left, inplace=inplace)
-        return found if inplace else found.to_tensordict()
+        selected = self.select(*left, inplace=inplace)
+        return selected if inplace else selected.to_tensordict()
 
 
 class Span(Rows):

@@ -73,19 +73,19 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         if hasattr(self.sampler, "update"):  # priorities are a column of the store
             storage.open_to_write()
         buffer = storage.reading()
-        found, where, notes = list[Any](), list[Any](), list[dict[str, Any]]()
+        sequences, where, notes = list[Any](), list[Any](), list[dict[str, Any]]()
         for _ in range(_TRIES):
             drawn = buffer.draw(n, self.sampler)
             steps = drawn.pop("steps")[:, None] + np.arange(self._length) * buffer.n_envs
             places = storage.places(steps)
             good = (places >= 0).all(axis=1)
-            found.append(steps[good])
+            sequences.append(steps[good])
             where.append(places[good].ravel())
             notes.append({name: values[good] for name, values in drawn.items()})
             n -= int(good.sum())
             if n == 0:
-                told = {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
-                return np.concatenate(found), np.concatenate(where), told
+                info = {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
+                return np.concatenate(sequences), np.concatenate(where), info
         raise EmptyBufferError("hardly any of the steps on the disk is in use; sample with TorchRL's own samplers")
 
     @uncompiled

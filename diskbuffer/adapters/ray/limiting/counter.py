@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
-from diskbuffer.adapters.ray.limiting.ledger import Asked, Ledger
+from diskbuffer.adapters.ray.limiting.ledger import Ledger, Settings
 from diskbuffer.errors import InputError
 
 _SILENT = 15.0  # seconds after which a process that was not heard of counts as dead
@@ -66,35 +66,36 @@ class Counter:
     shards : list of str
         Names of the actors. (Handles among its arguments would be objects of whoever made it, and Ray cannot start an actor again
         whose arguments are gone.)
-    asked : Asked
+    settings : Settings
         Counts from now on, if the shards' copies have something else, and this is no restart.
     patience : float
         Seconds to wait for a shard.
     """
 
-    def __init__(self, shards: list[str], asked: Asked, patience: float) -> None:
+    def __init__(self, shards: list[str], settings: Settings, patience: float) -> None:
         self._shards, self._patience = shards, patience
-        self._asked, self._restarted = asked, ray.get_runtime_context().was_current_actor_reconstructed
-        self._ledger = Ledger(asked, changes=-1)  # whatever a shard has kept comes before that
+        self._settings, self._restarted = settings, ray.get_runtime_context().was_current_actor_reconstructed
+        self._ledger = Ledger(settings, changes=-1)  # whatever a shard has kept comes before that
         self._processes: dict[str, _Process] = {}
         self._added_at = self._sampled_at = 0.0  # when numbers grew last
         self._changed = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
-    async def begin(self, asked: Asked) -> None:
+    async def begin(self, settings: Settings) -> None:
         """Start, or take part; an InputError where others who are alive ask for something else."""
         await self._started()
-        if asked == self._ledger.asked:
+        if settings == self._ledger.settings:
             return
         now = time.monotonic()
         if any(now - process.heard < _SILENT for process in self._processes.values()):
             raise InputError(
-                f"limiter: others use these shards with a ratio of {self._ledger.asked.ratio:g}, "
-                f"min_size={self._ledger.asked.min_size} and error_buffer={self._ledger.asked.bound:g}, and {asked.ratio:g}, "
-                f"{asked.min_size} and {asked.bound:g} were asked for; give the same, or close the others first"
+                f"limiter: others use these shards with a ratio of {self._ledger.settings.ratio:g}, "
+                f"min_size={self._ledger.settings.min_size} and error_buffer={self._ledger.settings.bound:g}, and "
+                f"{settings.ratio:g}, {settings.min_size} and {settings.bound:g} were asked for; give the same, or close the "
+                "others first"
             )
-        self._ledger.count_anew(asked)
+        self._ledger.count_anew(settings)
         await self.save()
 
     async def ask(self, word: Word, seconds: float) -> Answer:
@@ -131,9 +132,9 @@ class Counter:
         }
         others = [process for name, process in self._alive(now).items() if name != client]
         return {
-            "asked": ledger.asked.ratio,
-            "min_size": ledger.asked.min_size,
-            "error_buffer": ledger.asked.bound,
+            "asked": ledger.settings.ratio,
+            "min_size": ledger.settings.min_size,
+            "error_buffer": ledger.settings.bound,
             "added": added,
             "inserts": inserts,
             "samples": samples,
@@ -211,8 +212,8 @@ class Counter:
         """Exchange with shards, again and again; the first time, see what they have kept."""
         away = dict.fromkeys(range(len(self._shards)), 0.0)
         await self._exchange_with(list(away), away, first=True)
-        if self._ledger.asked != self._asked and not self._restarted:
-            self._ledger.count_anew(self._asked)
+        if self._ledger.settings != self._settings and not self._restarted:
+            self._ledger.count_anew(self._settings)
         self._ledger.changes = max(self._ledger.changes, 0)
         await self._exchange_with(list(away), away, first=False)  # from where it counts must be known after a crash
         self._ready.set()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from diskbuffer import SampleToInsertRatio
 
 
-class Asked(NamedTuple):
+class Settings(NamedTuple):
     """What is asked for: `bound` is the buffer of the error."""
 
     ratio: float
@@ -25,9 +25,9 @@ class Asked(NamedTuple):
     bound: float
 
     @classmethod
-    def of(cls, asked: SampleToInsertRatio) -> Asked:
+    def of(cls, settings: SampleToInsertRatio) -> Settings:
         """Return the numbers of what a user gave."""
-        return cls(float(asked.ratio), asked.min_size, asked.bound)
+        return cls(float(settings.ratio), settings.min_size, settings.bound)
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Ledger:
 
     Attributes
     ----------
-    asked : Asked
+    settings : Settings
     changes : int
         How often something else was asked for. The ledger with more of them tells what is asked, and from where it counts.
     added : dict of int to int
@@ -49,7 +49,7 @@ class Ledger:
         Of these, those that were taken before it counted.
     """
 
-    asked: Asked
+    settings: Settings
     changes: int = 0
     added: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Ledger:
     def merge(self, other: Ledger) -> None:
         """Take what another copy knows."""
         if other.changes > self.changes:
-            self.asked, self.changes, self.samples_before = other.asked, other.changes, other.samples_before
+            self.settings, self.changes, self.samples_before = other.settings, other.changes, other.samples_before
             self.before = dict(other.before)
         for shard, ever in other.added.items():
             self.before.setdefault(shard, other.before.get(shard, ever))
@@ -76,9 +76,9 @@ class Ledger:
         for learner, ever in other.samples.items():
             self.note_sampled(learner, ever)
 
-    def count_anew(self, asked: Asked) -> None:
+    def count_anew(self, settings: Settings) -> None:
         """Count from here on, for something else that is asked for."""
-        self.asked, self.changes = asked, self.changes + 1
+        self.settings, self.changes = settings, self.changes + 1
         self.before, self.samples_before = dict(self.added), sum(self.samples.values())
 
     # The rule
@@ -87,28 +87,28 @@ class Ledger:
     def counts(self) -> tuple[int, int, int]:
         """Steps ever, steps that count as inserts, and samples that count."""
         added, before = sum(self.added.values()), sum(self.before.values())
-        inserts = added - max(before, self.asked.min_size)
+        inserts = added - max(before, self.settings.min_size)
         return added, inserts, sum(self.samples.values()) - self.samples_before
 
     @property
     def surplus(self) -> float:
         """How many samples are due; below zero, how many too many there were."""
         _, inserts, samples = self.counts
-        return self.asked.ratio * inserts - samples
+        return self.settings.ratio * inserts - samples
 
     def may_give(self, actors: int) -> int:
         """Return how many steps one of so many actors may add before it has to ask again; 0 if it has to wait.
 
         As long as the bound is not passed, one step may be added, however far that leads.
         """
-        room = self.asked.bound - self.surplus
-        return 0 if room < 0 else 1 + math.floor(room / self.asked.ratio / max(actors, 1))
+        room = self.settings.bound - self.surplus
+        return 0 if room < 0 else 1 + math.floor(room / self.settings.ratio / max(actors, 1))
 
     def may_take(self, learners: int) -> int:
         """Return how many samples one of so many learners may take before it has to ask again; 0 if it has to wait."""
-        if self.counts[0] < self.asked.min_size:
+        if self.counts[0] < self.settings.min_size:
             return 0
-        room = self.surplus + self.asked.bound
+        room = self.surplus + self.settings.bound
         return 0 if room < 0 else 1 + math.floor(room / max(learners, 1))
 
     # As bytes
@@ -116,20 +116,20 @@ class Ledger:
     def to_bytes(self) -> bytes:
         """Return it as JSON."""
         shards = {str(shard): [ever, self.before[shard]] for shard, ever in self.added.items()}
-        found = {"asked": list(self.asked), "changes": self.changes, "shards": shards, "samples": self.samples}
-        return json.dumps(found | {"samples_before": self.samples_before}).encode()
+        fields = {"asked": list(self.settings), "changes": self.changes, "shards": shards, "samples": self.samples}
+        return json.dumps(fields | {"samples_before": self.samples_before}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Ledger:
         """Return what `to_bytes` made bytes of; a ValueError, KeyError or TypeError if it is something else."""
-        found = json.loads(data)
-        ratio, size, bound = found["asked"]
-        shards = {int(shard): (int(ever), int(before)) for shard, (ever, before) in found["shards"].items()}
+        fields = json.loads(data)
+        ratio, size, bound = fields["asked"]
+        shards = {int(shard): (int(ever), int(before)) for shard, (ever, before) in fields["shards"].items()}
         return cls(
-            Asked(float(ratio), int(size), float(bound)),
-            int(found["changes"]),
+            Settings(float(ratio), int(size), float(bound)),
+            int(fields["changes"]),
             {shard: ever for shard, (ever, _) in shards.items()},
             {shard: before for shard, (_, before) in shards.items()},
-            {str(learner): int(ever) for learner, ever in found["samples"].items()},
-            int(found["samples_before"]),
+            {str(learner): int(ever) for learner, ever in fields["samples"].items()},
+            int(fields["samples_before"]),
         )

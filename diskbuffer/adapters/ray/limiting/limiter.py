@@ -37,7 +37,7 @@ class ClusterLimiter:
     Parameters
     ----------
     counter : ray actor
-    asked : SampleToInsertRatio
+    settings : SampleToInsertRatio
     client : str
         The process's name.
     where : str
@@ -46,17 +46,17 @@ class ClusterLimiter:
         Seconds.
     """
 
-    def __init__(self, counter: Any, asked: SampleToInsertRatio, client: str, where: str, patience: float) -> None:
-        self.asked, self._counter, self._client = asked, counter, client
+    def __init__(self, counter: Any, settings: SampleToInsertRatio, client: str, where: str, patience: float) -> None:
+        self.settings, self._counter, self._client = settings, counter, client
         self._where, self._patience = where, patience
-        self._given = self._taken = 0  # steps that shards acknowledged to us, samples that we took
+        self._acknowledged = self._taken = 0  # steps that shards acknowledged to us, samples that we took
         self._added: dict[int, int] = {}  # what shards told that they have
         self._allowed = (0, 0)  # how far the two may go
         self._answer, self._answered = Answer(0, 0, actors=False, learners=False), -1.0
         self._away_since: float | None = None
         self._waits: dict[str, int] = {_ADD: 0, _SAMPLE: 0}  # threads
         self._threads: dict[str, set[int]] = {_ADD: set(), _SAMPLE: set()}
-        self._told, self._wake = threading.Condition(), threading.Event()
+        self._changed, self._wake = threading.Condition(), threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
         self.waited = 0.0
@@ -76,22 +76,22 @@ class ClusterLimiter:
     def state(self) -> dict[str, Any]:
         """Return where things stand; see `RayReplayBuffer.stats`."""
         self._ask()
-        found: dict[str, Any] = {"answers": False, "waited": self.waited}
+        state: dict[str, Any] = {"answers": False, "waited": self.waited}
         with contextlib.suppress(RayError):
-            found |= ray.get(self._counter.state.remote(self._client), timeout=self._patience) | {"answers": True}
-        return found
+            state |= ray.get(self._counter.state.remote(self._client), timeout=self._patience) | {"answers": True}
+        return state
 
     # What the buffer does
 
     def note_added(self, acknowledged: int, added: Mapping[int, int]) -> None:
         """Tell how many steps of this process shards have acknowledged, and what they had then."""
         self._added |= added
-        self._given = acknowledged
+        self._acknowledged = acknowledged
         self._wake.set()
 
     def note_sampled(self, samples: int) -> None:
         """Tell of samples that were delivered."""
-        with self._told:
+        with self._changed:
             self._taken += samples
         self._wake.set()
 
@@ -130,13 +130,13 @@ class ClusterLimiter:
             raise ClosedError(f"{self._where} was closed")
         self._threads[what].add(threading.get_ident())
         if self._thread is None:
-            with self._told:
+            with self._changed:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._exchange, name="diskbuffer-limiter", daemon=True)
                     self._thread.start()
 
     def _may(self, what: str, outstanding: int = 0) -> bool:
-        done = self._given + outstanding if what == _ADD else self._taken
+        done = self._acknowledged + outstanding if what == _ADD else self._taken
         return done < self._allowed[what == _SAMPLE] or self._is_away
 
     @property
@@ -146,11 +146,11 @@ class ClusterLimiter:
 
     def _wait(self, what: str) -> None:
         begun = seen = time.monotonic()
-        both, timeout = threading.get_ident() in self._threads[_SAMPLE if what == _ADD else _ADD], self.asked.timeout
+        both, timeout = threading.get_ident() in self._threads[_SAMPLE if what == _ADD else _ADD], self.settings.timeout
         patience = timeout if timeout is not None else _GRACE_OF_BOTH if both else _GRACE
         if timeout is not None:
             self._ask()  # with 0 there is no second look
-        with self._waiting(what), self._told:
+        with self._waiting(what), self._changed:
             while not self._may(what):
                 if self._closed:
                     raise ClosedError(f"{self._where} was closed")
@@ -158,18 +158,18 @@ class ClusterLimiter:
                 seen = now if timeout is None and self._is_alive(what) else seen
                 if now - (seen if timeout is None else begun) >= patience:
                     raise LimiterTimeoutError(self._why(what, now - begun))
-                self._told.wait(min(patience, 0.1))
+                self._changed.wait(min(patience, 0.1))
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
         begun = time.monotonic()
-        with self._told:
+        with self._changed:
             self._waits[what] += 1
         self._wake.set()
         try:
             yield
         finally:
-            with self._told:
+            with self._changed:
                 self._waits[what] -= 1
                 self.waited += time.monotonic() - begun
             self._wake.set()
@@ -203,28 +203,28 @@ class ClusterLimiter:
 
     def _ask(self) -> bool:
         """Ask now; return whether there was an answer."""
-        given, word = self._given, self._word()._replace(waits=())
+        acknowledged, word = self._acknowledged, self._word()._replace(waits=())
         try:
-            self._take(given, word, ray.get(self._counter.ask.remote(word, 0.0), timeout=self._patience))
+            self._take(acknowledged, word, ray.get(self._counter.ask.remote(word, 0.0), timeout=self._patience))
         except RayError:
             return False
         return True
 
-    def _take(self, given: int, word: Word, answer: Answer) -> None:
-        with self._told:
+    def _take(self, acknowledged: int, word: Word, answer: Answer) -> None:
+        with self._changed:
             taken = self._taken if word.samples is None else word.samples
-            self._allowed = given + answer.may_give, taken + answer.may_take
+            self._allowed = acknowledged + answer.may_give, taken + answer.may_take
             self._answer, self._away_since = answer, None
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def _exchange(self) -> None:
         while not self._closed:
             try:
                 self._talk()
             except RayError:
-                with self._told:
+                with self._changed:
                     self._away_since = time.monotonic() if self._away_since is None else self._away_since
-                    self._told.notify_all()
+                    self._changed.notify_all()
                 time.sleep(_AGAIN)
             if not ray.is_initialized():  # and a call would start it anew
                 return
@@ -238,7 +238,7 @@ class ClusterLimiter:
     def _talk(self) -> None:
         """Give a word, and take the answer; what is done until it comes is told in words of its own."""
         self._wake.clear()
-        given = self._given  # first: what is acknowledged later is beyond what this word tells
+        acknowledged = self._acknowledged  # first: what is acknowledged later is beyond what this word tells
         word = self._word()
         ref = self._counter.ask.remote(word, _POLL if word.waits else 0.0)
         until = time.monotonic() + _POLL + self._patience
@@ -248,13 +248,13 @@ class ClusterLimiter:
             if self._wake.is_set():
                 self._wake.clear()
                 self._counter.ask.remote(self._word()._replace(waits=word.waits), 0.0)
-        self._take(given, word, ray.get(ref))
+        self._take(acknowledged, word, ray.get(ref))
 
     def close(self, *, wait: bool = True) -> None:
         """Have whoever waits here stop, tell the last numbers, and be there no longer; twice is fine."""
-        with self._told:
+        with self._changed:
             self._closed = True
-            self._told.notify_all()
+            self._changed.notify_all()
         self._wake.set()
         if wait and self._thread is not None:
             self._thread.join()

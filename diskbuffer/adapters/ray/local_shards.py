@@ -19,7 +19,7 @@ from diskbuffer.plugin import Batch, Transform, writers_of
 _SHARE = 20  # of the time, refreshing takes one part in so many at most
 
 
-class Near:
+class LocalShards:
     """Read the stores of all shards on this machine's disk as one.
 
     Parameters
@@ -40,7 +40,7 @@ class Near:
         self._thread.start()
 
     @classmethod
-    def find(cls, path: Path, disks: dict[int, Disk | None], every: float, options: dict[str, Any]) -> Near | None:
+    def find(cls, path: Path, disks: dict[int, Disk | None], every: float, options: dict[str, Any]) -> LocalShards | None:
         """Return the reader of the shards that are on this machine's disk; None where there are none.
 
         Parameters
@@ -95,11 +95,11 @@ class Near:
         threads: int | None,
     ) -> Generator[Any, None, None]:
         """Yield batches that threads fill ahead."""
-        given: Callable[[Batch], Any] | None = None
+        wrapped: Callable[[Batch], Any] | None = None
         if transform is not None:
-            given = lambda batch: transform(self._renamed(batch))  # noqa: E731
-        for batch in self._buffer.loader(size, sampler, device=device, transform=given, prefetch=prefetch, threads=threads):
-            yield batch if given is not None else self._renamed(batch)
+            wrapped = lambda batch: transform(self._renamed(batch))  # noqa: E731
+        for batch in self._buffer.loader(size, sampler, device=device, transform=wrapped, prefetch=prefetch, threads=threads):
+            yield batch if wrapped is not None else self._renamed(batch)
 
     def _renamed(self, batch: Batch) -> Batch:
         steps: torch.Tensor = batch["steps"]
