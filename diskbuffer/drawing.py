@@ -13,7 +13,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.opening.access import Access
 from diskbuffer.reading.batch_reader import BatchReader
-from diskbuffer.reading.batch_source import Sampling, Share
+from diskbuffer.reading.batch_source import SampleSource, Sampling
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.samplers import Sampler, Uniform
@@ -63,8 +63,8 @@ class Drawing:
 
     def sampling(self, sampler: Sampler, size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
         """Return what draws batches with a sampler that has met the buffer, `size` samples for each rank."""
-        share = Share(self._reader, sampler, size * ranks.world_size, self._limiter)
-        return Sampling([share], self._reader.pool, self._access.check_open, ranks=ranks, refresh_every=refresh_every)
+        source = SampleSource(self._reader, sampler, size * ranks.world_size, self._limiter)
+        return Sampling([source], self._reader.pool, self._access.check_open, ranks=ranks, refresh_every=refresh_every)
 
     def sampler(self, requested: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
         """Return the sampler that was given, which meets the buffer, or our own; an InputError where it is none."""

@@ -16,7 +16,7 @@ from diskbuffer.arguments.inputs import device_of, seconds_of
 from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
 from diskbuffer.loading.loader import Loader
-from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
+from diskbuffer.reading.batch_source import DrawnBatch, SampleSource, Sampling
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Transform, transform_of
@@ -107,11 +107,11 @@ class Mixture:
         sizes = np.diff(ends, prepend=0).tolist()
         if min(sizes) < 1:
             raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
-        parts = [
-            Share(buffer._drawing.attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
+        sources = [
+            SampleSource(buffer._drawing.attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
-        return Sampling(parts, self._pool, self._check_open, numbered=True, ranks=ranks, refresh_every=refresh_every)
+        return Sampling(sources, self._pool, self._check_open, numbered=True, ranks=ranks, refresh_every=refresh_every)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:

@@ -52,7 +52,7 @@ _NO_COLUMNS = {  # what one may take for a column of batches, and what it is
 
 
 @dataclass(slots=True)
-class Portion:
+class StoreRows:
     """What of a batch comes from one store: a plan for each of the arrays' memories, and how old they are."""
 
     reader: BatchReader
@@ -70,22 +70,22 @@ class Planned:
     drawn: Draw
     firsts: Int64  # the names of the drawn steps
     apart: int | Int64  # how far the names of consecutive steps lie apart, as `Form.names` takes it
-    portions: tuple[Portion, ...]
+    store_rows: tuple[StoreRows, ...]
 
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was evicted since."""
-        for portion in self.portions:
-            if portion.reader.index is not portion.index or portion.index.dropped != portion.dropped:
+        for from_store in self.store_rows:
+            if from_store.reader.index is not from_store.index or from_store.index.dropped != from_store.dropped:
                 return False
         return True
 
     def gather(self, arrays: Arrays, threads: int | None = None) -> None:
         """Gather it, in as many threads of the readers' own as they have, or in `threads`."""
-        for portion in self.portions:
-            for memory, plan in zip(arrays.memories, portion.plans, strict=True):
-                own = memory if portion.columns is self.request.columns else memory.bound_to(portion.columns)
-                portion.reader.gatherer.run(plan, own, threads)
+        for from_store in self.store_rows:
+            for memory, plan in zip(arrays.memories, from_store.plans, strict=True):
+                own = memory if from_store.columns is self.request.columns else memory.bound_to(from_store.columns)
+                from_store.reader.gatherer.run(plan, own, threads)
         arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 
@@ -199,27 +199,27 @@ class BatchReader(ABC):
             return until_found([self], attempt)
 
     def _select(self, paths: tuple[str, ...]) -> Columns:
-        found = self._selected.get(paths)
-        if found is None:
+        columns = self._selected.get(paths)
+        if columns is None:
             for path in paths:
                 if path not in self.columns.paths:
                     why = _NO_COLUMNS.get(path.split("/")[0], "")
                     raise InputError(f"there is no column {path!r}{why}; there are {', '.join(self.columns.paths)}")
             if len(self._selected) >= _SELECTIONS:
                 self._selected = {}
-            found = self._selected[paths] = self.columns.select(paths)
-        return found
+            columns = self._selected[paths] = self.columns.select(paths)
+        return columns
 
     def planned(self, request: Request, drawn: Draw) -> Planned:
         """Plan a batch of steps that are all in this store."""
-        return Planned(request, drawn, self.names(drawn), self.streams, (self.portion(request, drawn),))
+        return Planned(request, drawn, self.names(drawn), self.streams, (self.plan_rows(request, drawn),))
 
-    def portion(self, request: Request, drawn: Draw, first_stream: int = 0) -> Portion:
+    def plan_rows(self, request: Request, drawn: Draw, first_stream: int = 0) -> StoreRows:
         """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
         plans = [
             make_plan(self.index, self._store.maps, *windows, first_stream=first_stream) for windows in windows_of(request, drawn)
         ]
-        return Portion(self, self.columns, plans, self.index, self.index.dropped)
+        return StoreRows(self, self.columns, plans, self.index, self.index.dropped)
 
     def names(self, drawn: Draw) -> Int64:
         """Return the names of drawn steps."""
@@ -249,10 +249,10 @@ class BatchReader(ABC):
     def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
         batch = self.at([episode.start], Steps(episode.length), paths)
-        found: Batch = one_of(batch, 0)
-        if "obs" in found:
-            found["obs"] = _with_last(found["obs"], found.pop("next_obs"))
-        return found
+        steps: Batch = one_of(batch, 0)
+        if "obs" in steps:
+            steps["obs"] = _with_last(steps["obs"], steps.pop("next_obs"))
+        return steps
 
     def draw_named(self, ids: Int64, length: int | None = None) -> Callable[[Index], Draw]:
         """Return what draws given steps, or the sequences that they start; an InputError where one cannot be read."""
@@ -260,14 +260,14 @@ class BatchReader(ABC):
 
         def draw(index: Index) -> Draw:
             starts, ends = index.episodes_of(streams, positions)
-            there = np.where(starts < 0, 0, ends - positions)
-            if (there < 1).any():
+            remaining = np.where(starts < 0, 0, ends - positions)
+            if (remaining < 1).any():
                 raise InputError(
-                    f"step {ids[there < 1][0]} cannot be read: it was evicted, was never added, or is no step",
+                    f"step {ids[remaining < 1][0]} cannot be read: it was evicted, was never added, or is no step",
                     advice="Steps are named as in a batch's steps, not counted from 0: ReplayBuffer.steps() returns all names",
                 )
-            if length is not None and (there < length).any():
-                step, few = ids[np.argmin(there)], there.min()
+            if length is not None and (remaining < length).any():
+                step, few = ids[np.argmin(remaining)], remaining.min()
                 raise InputError(f"no {length} steps can be read from step {step} on: its episode has {few} from there on")
             return Draw(streams, positions, starts, ends)
 
@@ -402,14 +402,14 @@ class BatchReader(ABC):
         """
         stack, index = self.frame_stack, self.index
         heads = index.table[:, HEAD]
-        there = np.flatnonzero(heads >= 0) if only is None else np.flatnonzero(heads[only : only + 1] >= 0) + only
-        starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
-        low = index.table[there, LOW]
-        drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
+        streams = np.flatnonzero(heads >= 0) if only is None else np.flatnonzero(heads[only : only + 1] >= 0) + only
+        starts = np.array([index.episode_of(int(s), int(heads[s])) for s in streams], np.int64)
+        low = index.table[streams, LOW]
+        drawn = Draw(streams, heads[streams], np.maximum(starts, low), heads[streams])
         frames = self.rows(path, lambda _: drawn, before=stack - 1, rows=stack)
-        found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
-        found[there] = frames
-        return found
+        stacks = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
+        stacks[streams] = frames
+        return stacks
 
     def close(self) -> None:
         """Stop the threads."""
@@ -452,13 +452,13 @@ def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
     """Return what draws steps by age, of streams."""
 
     def draw(index: Index) -> Draw:
-        found, missing = index.recent(of, back)
+        located, missing = index.recent(of, back)
         if missing >= 0:
             env, envs = of[missing], len(index.table)
             if not 0 <= env < envs:
                 raise InputError(f"envs: there is no environment {env}; they are numbered from 0 to {envs - 1}")
             raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
-        return Draw(*found)
+        return Draw(*located)
 
     return draw
 

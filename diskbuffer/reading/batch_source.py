@@ -29,7 +29,7 @@ from diskbuffer.samplers.sampler import Ahead, Sampler
 _SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: some 100 us
 
 
-class Share(NamedTuple):
+class SampleSource(NamedTuple):
     """Where samples of a batch come from, how many, a multiple of the ranks, and what may have them wait."""
 
     reader: BatchReader
@@ -56,7 +56,7 @@ class Sampling:
 
     Parameters
     ----------
-    parts : sequence of Share
+    sources : sequence of SampleSource
     pool : ArraysPool
         Memory for `sample`.
     check : callable
@@ -71,7 +71,7 @@ class Sampling:
 
     def __init__(
         self,
-        parts: Sequence[Share],
+        sources: Sequence[SampleSource],
         pool: ArraysPool,
         check: Callable[[], None],
         *,
@@ -79,16 +79,16 @@ class Sampling:
         ranks: Ranks = ALONE,
         refresh_every: float = math.inf,
     ) -> None:
-        self._parts, self._pool, self._check, self._numbered, self._ranks = parts, pool, check, numbered, ranks
+        self._sources, self._pool, self._check, self._numbered, self._ranks = sources, pool, check, numbered, ranks
         self._refresh_every = refresh_every
         self._to_cpu = Delivery(pool)
-        self._readers = [part.reader for part in parts]
-        self.threads = parts[0].reader.gatherer.threads
+        self._readers = [source.reader for source in sources]
+        self.threads = sources[0].reader.gatherer.threads
         if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
             raise InputError("the buffers of a mixture must have the same frame_stack")
-        form = parts[0].sampler.form
+        form = sources[0].sampler.form
         self._is_single = (
-            ranks.world_size == 1 and len(parts) == 1 and not numbered and isinstance(form, Steps) and form.length is None
+            ranks.world_size == 1 and len(sources) == 1 and not numbered and isinstance(form, Steps) and form.length is None
         )
         self._look()
 
@@ -103,9 +103,9 @@ class Sampling:
 
     def wait(self) -> None:
         """Block as long as a limiter has samples wait; no lock may be held."""
-        for part in self._parts:
-            if part.limiter is not None and part.limiter.wait_to_sample() and self._ranks.world_size == 1:
-                part.reader.refresh()  # not of ranks, which must all see the same
+        for source in self._sources:
+            if source.limiter is not None and source.limiter.wait_to_sample() and self._ranks.world_size == 1:
+                source.reader.refresh()  # not of ranks, which must all see the same
 
     def begin(self) -> DrawnBatch:
         """Draw the next batch, or return one that was drawn and left."""
@@ -118,23 +118,23 @@ class Sampling:
             return until_found(self._readers, self._begin)
 
     def _begin(self) -> DrawnBatch:
-        found, whole = self._draw()
-        planned = self._plan(found) if whole else None
-        self._keep(found)
-        return DrawnBatch(found, planned)
+        drawn, whole = self._draw()
+        planned = self._plan(drawn) if whole else None
+        self._keep(drawn)
+        return DrawnBatch(drawn, planned)
 
     def _draw(self) -> tuple[list[Ahead], bool]:
         """Draw the next batch, or return one that was left; tell whether all of its steps are still there."""
-        found, whole = [], True
-        for reader, sampler, size, _ in self._parts:
+        drawn, whole = [], True
+        for reader, sampler, size, _ in self._sources:
             left = sampler.left(size)
             whole &= left is None or sampler.is_whole(reader.index, left)
-            found.append(left or sampler.next(reader.index, size))
-        return found, whole
+            drawn.append(left or sampler.next(reader.index, size))
+        return drawn, whole
 
     def _keep(self, aheads: list[Ahead]) -> None:
-        for part, ahead in zip(self._parts, aheads, strict=True):
-            part.sampler.keep(ahead)
+        for source, ahead in zip(self._sources, aheads, strict=True):
+            source.sampler.keep(ahead)
 
     def _plan(self, aheads: list[Ahead]) -> Planned:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
@@ -145,22 +145,22 @@ class Sampling:
         first_streams = [0, *accumulate(reader.streams for reader in self._readers[:-1])]
         together = self._together(drawn, first_streams)
         steps = [reader.names(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
-        portions = [
-            reader.portion(self._request, together, first) for reader, first in zip(self._readers, first_streams, strict=True)
+        store_rows = [
+            reader.plan_rows(self._request, together, first) for reader, first in zip(self._readers, first_streams, strict=True)
         ]
         apart = np.repeat([reader.streams for reader in self._readers], [draw.size for draw in drawn])
-        return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(portions))
+        return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(store_rows))
 
     def _look_again(self) -> None:
-        for reader, known in zip(self._readers, self._found, strict=True):
+        for reader, known in zip(self._readers, self._known_columns, strict=True):
             if reader.columns is not known:  # some were written since
                 self._look()
                 return
 
     def _look(self) -> None:
-        self._found = [reader.columns for reader in self._readers]
-        size = sum(self._ranks.share(part.size) for part in self._parts)
-        self._request = Request(_common(self._found), self._readers[0].frame_stack, self._parts[0].sampler.form, size)
+        self._known_columns = [reader.columns for reader in self._readers]
+        size = sum(self._ranks.share(source.size) for source in self._sources)
+        self._request = Request(_common(self._known_columns), self._readers[0].frame_stack, self._sources[0].sampler.form, size)
         self._is_small = size * self._request.columns.sample_bytes(self._request.frame_stack) <= _SMALL
 
     def _together(self, drawn: list[Draw], first_streams: list[int]) -> Draw:
@@ -178,7 +178,9 @@ class Sampling:
         if begun.planned is not None and begun.planned.is_fresh:
             return begun
         with self._locked():
-            whole = [part.sampler.is_whole(part.reader.index, a) for part, a in zip(self._parts, begun.aheads, strict=True)]
+            whole = [
+                source.sampler.is_whole(source.reader.index, a) for source, a in zip(self._sources, begun.aheads, strict=True)
+            ]
             if begun.planned is not None and all(whole):
                 return begun
             return until_found(self._readers, lambda: self._mend(begun))
@@ -189,9 +191,9 @@ class Sampling:
 
     def _replace(self, aheads: list[Ahead]) -> None:
         """Draw others in place of steps that are gone."""
-        for part, ahead in zip(self._parts, aheads, strict=True):
-            if not part.sampler.is_whole(part.reader.index, ahead):
-                part.sampler.mend(part.reader.index, ahead)
+        for source, ahead in zip(self._sources, aheads, strict=True):
+            if not source.sampler.is_whole(source.reader.index, ahead):
+                source.sampler.mend(source.reader.index, ahead)
 
     def fill(self, begun: DrawnBatch, arrays: Arrays) -> None:
         """Gather a batch."""
@@ -201,16 +203,16 @@ class Sampling:
     def deliver(self, begun: DrawnBatch) -> None:
         """Count a batch."""
         with self._locked():
-            for part, ahead in zip(self._parts, begun.aheads, strict=True):
-                part.sampler.deliver(ahead)
-        for part in self._parts:
-            if part.limiter is not None:
-                part.limiter.note_sampled(self._ranks.share(part.size) * part.sampler.form.steps)
+            for source, ahead in zip(self._sources, begun.aheads, strict=True):
+                source.sampler.deliver(ahead)
+        for source in self._sources:
+            if source.limiter is not None:
+                source.limiter.note_sampled(self._ranks.share(source.size) * source.sampler.form.steps)
 
     def leave(self, begun: DrawnBatch) -> None:
         """Leave a batch for the next caller. Without the lock: the collector of garbage may be what stops a loader."""
-        for part, ahead in zip(self._parts, begun.aheads, strict=True):
-            part.sampler.leave(ahead)
+        for source, ahead in zip(self._sources, begun.aheads, strict=True):
+            source.sampler.leave(ahead)
 
     def _fail(self, begun: DrawnBatch, error: BaseException) -> None:
         """Leave a batch that could not be delivered; one that is damaged counts, or it would come again and again."""
@@ -259,7 +261,7 @@ class Sampling:
 
     def _sample_at_once(self) -> Batch | None:
         """Return the next batch of single steps, if it takes so short that the lock can be held from the draw to the tensors."""
-        reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
+        reader, (_, sampler, size, limiter) = self._readers[0], self._sources[0]
         with reader.lock:
             self._check()
             self._look_again()
@@ -312,13 +314,13 @@ class Sampling:
         return None, None
 
 
-def _common(found: list[Columns]) -> Columns:
+def _common(per_reader: list[Columns]) -> Columns:
     """Return the columns that all have, as the first has them."""
-    first = found[0]
-    if all(columns is first for columns in found):
+    first = per_reader[0]
+    if all(columns is first for columns in per_reader):
         return first
-    for other in found[1:]:
+    for other in per_reader[1:]:
         difference = first.schema.recorded.difference(other.schema.recorded)
         if difference:
             raise InputError(f"the buffers of a mixture must have the same columns:\n{difference}")
-    return first.select(tuple(p for p in first.paths if all(p in c.paths and c.schema[p] == first.schema[p] for c in found)))
+    return first.select(tuple(p for p in first.paths if all(p in c.paths and c.schema[p] == first.schema[p] for c in per_reader)))

@@ -132,11 +132,11 @@ def delivery_to(device: torch.device | None, transform: Transform | None, pool: 
         return DeviceDelivery(pool, transform, device)
 
 
-def transform_of(given: Any) -> Transform | None:
+def transform_of(transform: Any) -> Transform | None:
     """Return what is to be done with every batch; an InputError where that is no function."""
-    if given is not None and not callable(given):
-        raise InputError(f"transform must be a function of a batch, found {given!r}")
-    return given  # type: ignore[no-any-return]
+    if transform is not None and not callable(transform):
+        raise InputError(f"transform must be a function of a batch, found {transform!r}")
+    return transform  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
@@ -151,17 +151,17 @@ def _current(stream: torch.Stream) -> Iterator[None]:
         torch.accelerator.set_device_index(device)
 
 
-def _copied(found: Any, device: torch.device, copies: list[torch.Tensor]) -> Any:
+def _copied(value: Any, device: torch.device, copies: list[torch.Tensor]) -> Any:
     """Copy tensors and arrays in something to a device; dicts, lists and tuples of them stay such. `copies` lists the copies."""
-    if isinstance(found, np.ndarray) and found.dtype.kind in "biufc":
-        found = torch.from_numpy(np.ascontiguousarray(found))
-    if isinstance(found, torch.Tensor):
-        copies.append(found.to(device, non_blocking=found.is_pinned(), copy=True))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, torch.Tensor):
+        copies.append(value.to(device, non_blocking=value.is_pinned(), copy=True))
         return copies[-1]
-    if isinstance(found, dict):
-        return {name: _copied(part, device, copies) for name, part in found.items()}
-    if isinstance(found, tuple) and hasattr(found, "_fields"):  # a named one
-        return type(found)(*(_copied(part, device, copies) for part in found))
-    if isinstance(found, list | tuple):
-        return type(found)(_copied(part, device, copies) for part in found)
-    return found
+    if isinstance(value, dict):
+        return {name: _copied(part, device, copies) for name, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one
+        return type(value)(*(_copied(part, device, copies) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(part, device, copies) for part in value)
+    return value

@@ -120,8 +120,8 @@ def list_episodes(store: Readable, index: Streams, refresh: Callable[[], object]
                 names = np.array(["", *store.layout.tags])
                 tags[tags >= len(names)] = 0  # damaged
         ids, firsts = (positions * streams + stream for positions in (began, starts))
-        found = (np.full(len(ends), stream), firsts, ends - starts, ending, names[tags], ids)
-        for column, values in zip(columns, found, strict=True):
+        fields = (np.full(len(ends), stream), firsts, ends - starts, ending, names[tags], ids)
+        for column, values in zip(columns, fields, strict=True):
             column.append(values)
     if not columns[0]:
         none, nothing = np.empty(0, np.int64), np.empty(0, np.str_)
@@ -139,20 +139,20 @@ def when_they_ended(store: Readable, index: Streams, episodes: EpisodeColumns) -
     """
     envs, rows = store.layout.n_envs, index.segment_rows
     ends = episodes.start // store.layout.streams + episodes.length
-    found: Int64 = ends * envs
+    added: Int64 = ends * envs
     streams, firsts = np.unique(episodes.stream, return_index=True)
     slots = [index.slots(stream) for stream in streams.tolist()]
     completed = store.completed(np.concatenate([np.empty(0, np.int64), *slots])) * (envs if store.layout.capacity_each else 1)
     bounds, lasts = np.cumsum([0, *map(len, slots)]), np.append(firsts[1:], len(ends))
     for n, (stream, first, last) in enumerate(zip(streams, firsts, lasts[: len(firsts)], strict=True)):
-        noted = completed[bounds[n] : bounds[n + 1]]
-        known = np.flatnonzero(noted)
+        counts = completed[bounds[n] : bounds[n + 1]]
+        known = np.flatnonzero(counts)
         if not len(known):
             continue
         at, end = index.table[stream, LOW] + (known + 1) * rows + index.context, ends[first:last]
         outside = np.minimum(end - at[0], 0) + np.maximum(end - at[-1], 0)
-        found[first:last] = np.rint(np.interp(end, at, noted[known])).astype(np.int64) + outside * envs
-    return found
+        added[first:last] = np.rint(np.interp(end, at, counts[known])).astype(np.int64) + outside * envs
+    return added
 
 
 def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
@@ -161,10 +161,10 @@ def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> np
     rows, streams = index.segment_rows, store.layout.streams
     sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
     firsts = episodes.start // streams
-    there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
-    sums[~there] = np.nan
+    available = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
+    sums[~available] = np.nan
     for stream in np.unique(episodes.stream).tolist():
-        mine = np.flatnonzero((episodes.stream == stream) & there)
+        mine = np.flatnonzero((episodes.stream == stream) & available)
         mine = mine[np.argsort(firsts[mine], kind="stable")]
         begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
         low = int(index.table[stream, LOW])
@@ -186,12 +186,12 @@ def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> np
 def _at(store: Readable, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
     """Read a flat column at positions of a stream, in ascending order."""
     rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
-    found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
+    result = np.zeros(len(positions), store.layout.schema[name].np_dtype)
     segments = positions // rows
     for segment in range(segments[0], segments[-1] + 1) if len(positions) else ():
         here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
         if here.start == here.stop:
             continue
         values = store.values(name, int(index.slots(stream)[segment - first]))
-        found[here] = values[positions[here] % rows]
-    return found
+        result[here] = values[positions[here] % rows]
+    return result

@@ -107,7 +107,7 @@ class EpisodeReader:
         """
         reader, rows = self._reader, episode.length + is_observation(path)
         stream, first = np.array([episode.stream], np.int64), np.array([episode.start // self.streams], np.int64)
-        wanted = first if which is None else first + which
+        positions = first if which is None else first + which
 
         def draw(index: Index) -> Draw:
             start, end = index.episodes_of(stream, first)
@@ -116,11 +116,11 @@ class EpisodeReader:
                     f"the episode of {episode.length:,} steps from step {episode.start} on was evicted since, at least in part, "
                     "or cleared; buffer.episodes has those that are there"
                 )
-            n = len(wanted)
-            return Draw(stream.repeat(n), wanted, start.repeat(n), end.repeat(n))
+            n = len(positions)
+            return Draw(stream.repeat(n), positions, start.repeat(n), end.repeat(n))
 
         if which is None:
-            found: npt.NDArray[Any] = reader.rows(path, draw, before=0, rows=rows)[0]
+            values: npt.NDArray[Any] = reader.rows(path, draw, before=0, rows=rows)[0]
         else:
-            found = reader.rows(path, draw, before=0, rows=1)[:, 0]
-        return found
+            values = reader.rows(path, draw, before=0, rows=1)[:, 0]
+        return values

@@ -59,12 +59,12 @@ class IndexFollower:
         """
         if self._store.writable:  # whoever writes keeps it up, and has to look at what does not count first
             return read_index(self._store, self._context, Index)
-        found = untorn(self._store, self._find)
+        update = untorn(self._store, self._find)
         self._history = None  # until all is noted
         with Uninterrupted():
-            index = found if isinstance(found, Index) else self._index
+            index = update if isinstance(update, Index) else self._index
             assert index is not None
-            for growth in found if isinstance(found, list) else ():
+            for growth in update if isinstance(update, list) else ():
                 index.go_on(*growth)
             for stream, position in enumerate(self._store.layout.begins):
                 index.begin_at(stream, position)
@@ -73,9 +73,9 @@ class IndexFollower:
 
     def _find(self, segments: Kept) -> Index | list[Growth]:
         if self._index is not None and self._history == self._store.following.history:
-            found = find_growth(self._store, self._index, segments)
-            if found is not None:
-                return found
+            growths = find_growth(self._store, self._index, segments)
+            if growths is not None:
+                return growths
         return build_index(self._store, segments, self._context, Index)
 
 
@@ -83,7 +83,7 @@ def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | 
     """Return what has become of the streams that have changed; None where that is not just more rows, and fewer old ones."""
     if store.kept is not None or store.open_ends:
         return []  # as it was left: nobody has written since
-    found = []
+    growths = []
     for stream, (slots, lengths) in enumerate(segments):
         known = index.slots(stream)
         if not len(known) and not len(slots):
@@ -98,8 +98,8 @@ def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | 
         if growth.head < index.table[stream, HEAD]:
             return None
         if evicted or growth.head > index.table[stream, HEAD] or growth.ended != index.table[stream, ENDED]:
-            found.append(growth)
-    return found
+            growths.append(growth)
+    return growths
 
 
 def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, slots: Int64, lengths: Int64) -> Growth:
@@ -131,8 +131,8 @@ def _first_of_stack_prefix(starts: Int64, newest: int) -> int:
 
 def _flags(store: Store, path: str, slots: Int64, low: int, begin: int, end: int) -> Bools:
     """Return a flag of a stream's rows, whose oldest is `low`, from `begin` to before `end`; from maps that are kept."""
-    rows, found = store.layout.segment_rows, []
+    rows, flags = store.layout.segment_rows, []
     for n in range((begin - low) // rows, -((low - end) // rows)):
         first = low + n * rows
-        found.append(store.values(path, int(slots[n]))[max(0, begin - first) : end - first])
-    return np.concatenate(found) if found else np.zeros(0, np.bool_)
+        flags.append(store.values(path, int(slots[n]))[max(0, begin - first) : end - first])
+    return np.concatenate(flags) if flags else np.zeros(0, np.bool_)

@@ -51,13 +51,13 @@ def _untorn(store: Store, read: Callable[[Kept], T]) -> T:
         store.reread()
         try:
             segments = store.segments()
-            found = read(segments)
+            result = read(segments)
         except (CorruptionError, EvictedError) as error:
             torn: Exception = error
             continue
         slots = np.concatenate([slots for slots, _ in segments])
         if store.following.unchanged(slots):  # or a map of a slot's last rows would serve for the rows that are in it now
-            return found
+            return result
         torn = EvictedError(f"{store.root}: segments come and go faster than the table can be read")
     raise torn
 
@@ -89,10 +89,10 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
             if empty.any():
                 prefixes.append(_prefix_rows(store, slot, empty, first + n * rows))
             head, last = first + n * rows + length - 1, int(flags[-1])
-        found = np.concatenate(starts)
+        begins = np.concatenate(starts)
         ended = store.open_ends.get(stream, bool(last))
         index.restore(
-            stream, slots, found[found <= head], head, ended, steps_before, stack_prefixes(np.concatenate(prefixes), head)
+            stream, slots, begins[begins <= head], head, ended, steps_before, stack_prefixes(np.concatenate(prefixes), head)
         )
     return index
 

@@ -114,21 +114,21 @@ class Blocks:
 
         Without `next_obs`, observations are a trajectory's: one more than there are steps. Flags that are missing are False.
         """
-        found, observed, after = self._flat(values), flatten({"obs": obs}), flatten({"next_obs": next_obs})
-        check_names({**found, "terminated": 0, "truncated": 0}, self._step)
-        name, first = next(iter(found.items()))
+        columns, observed, after = self._flat(values), flatten({"obs": obs}), flatten({"next_obs": next_obs})
+        check_names({**columns, "terminated": 0, "truncated": 0}, self._step)
+        name, first = next(iter(columns.items()))
         if shape_of(first) == ():
             raise InputError(f"{name}: expected an array with a leading axis of steps; for a single step there is add")
-        lengths = [len(value) for value in found.values() if _has_axis(value)]
+        lengths = [len(value) for value in columns.values() if _has_axis(value)]
         lengths += [len(value) - (not after) for value in observed.values() if _has_axis(value)]
         steps = mode(lengths)  # as most have it: an error is about the one that differs
         axes = Axes((steps,) if envs is None else (steps, envs))
         for flag in _FLAGS:
-            if flag not in found:
-                found[flag] = np.zeros(axes.shape, np.bool_)
+            if flag not in columns:
+                columns[flag] = np.zeros(axes.shape, np.bool_)
         if not self._schema.obs:
             raise InputError("extend needs obs, in a store that has observations")
-        step = [found[path] for path in self._step]
+        step = [columns[path] for path in self._step]
         if after:
             before, following = self._observations(observed, after)
         else:
@@ -139,14 +139,14 @@ class Blocks:
                 _refuse_an_end_within(path, step[at])
         return (*step, *before, *following), axes
 
-    def _of_trajectory(self, found: Mapping[str, Any], axes: Axes) -> tuple[list[Array], list[Array]]:
+    def _of_trajectory(self, observed: Mapping[str, Any], axes: Axes) -> tuple[list[Array], list[Array]]:
         """Return a trajectory's observations before and after its steps: both are views."""
         longer = Axes((axes.shape[0] + 1, *axes.shape[1:]))
-        check_names(found, self._schema.obs)
+        check_names(observed, self._schema.obs)
         try:
-            fitted = [self.fit(Slot(path, False), on_host(found[path]), longer) for path in self._schema.obs]
+            fitted = [self.fit(Slot(path, False), on_host(observed[path]), longer) for path in self._schema.obs]
         except InputError as error:
-            if all(_has_axis(found[path]) and len(found[path]) == longer.shape[0] for path in self._schema.obs):
+            if all(_has_axis(observed[path]) and len(observed[path]) == longer.shape[0] for path in self._schema.obs):
                 raise
             raise InputError(
                 f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)"
@@ -190,19 +190,19 @@ def on_host(values: Any) -> Any:
     devices = {value.device for value in values if isinstance(value, torch.Tensor) and not value.is_cpu}
     if not devices:
         return values
-    found = list[Any]()
+    arrays = list[Any]()
     for value in values:
         if isinstance(value, torch.Tensor) and value.device in devices:
             copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-            found.append(copy.copy_(value.detach(), non_blocking=True).numpy())
+            arrays.append(copy.copy_(value.detach(), non_blocking=True).numpy())
         else:
-            found.append(value)
+            arrays.append(value)
     for device in devices:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
         else:
             torch.accelerator.synchronize(device)
-    return tuple(found)
+    return tuple(arrays)
 
 
 def _has_axis(value: Any) -> bool:
@@ -230,7 +230,7 @@ def _picker(paths: Sequence[str]) -> Callable[[Any], tuple[Any, ...]] | None:
     def parts(obs: Any) -> tuple[Any, ...]:
         if len(obs) != len(names):
             raise KeyError
-        found: tuple[Any, ...] = pick(obs)
-        return found
+        picked: tuple[Any, ...] = pick(obs)
+        return picked
 
     return parts

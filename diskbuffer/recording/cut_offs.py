@@ -13,30 +13,30 @@ class CutOffs:
 
     Attributes
     ----------
-    found : int
+    detected : int
         How many steps cut off an episode.
-    asked_for : int
+    requested : int
         Episodes that `cut_off` ended.
     due : bool
         Whether `warn_if_due` warns.
     """
 
     def __init__(self) -> None:
-        self._steps = self.found = self.asked_for = 0
+        self._steps = self.detected = self.requested = 0
         self.due = self._expected = False
 
     @property
     def total(self) -> int:
         """Episodes that ended without a flag."""
-        return self.found + self.asked_for
+        return self.detected + self.requested
 
-    def note(self, found: int, steps: int, *, told: bool = False) -> None:
-        """Note that of all `steps` so far, some more cut off an episode; where the caller has `told` so, nothing is wrong."""
-        if told:
-            self.asked_for += found
+    def note(self, count: int, steps: int, *, requested: bool = False) -> None:
+        """Note that of all `steps` so far, some more cut off an episode; where the caller `requested` that, nothing is wrong."""
+        if requested:
+            self.requested += count
             return
-        self.found, self._steps = self.found + found, steps
-        self.due = not self._expected and self.found > max(_FEW, steps // 2)
+        self.detected, self._steps = self.detected + count, steps
+        self.due = not self._expected and self.detected > max(_FEW, steps // 2)
 
     def expect(self) -> None:
         """Do not warn, or not once more."""
@@ -48,12 +48,12 @@ class CutOffs:
             return
         self.expect()
         warnings.warn(
-            f"{self.found:,} of {self._steps:,} steps cut off an episode: their obs is not the next_obs of the step before, so "
-            "the buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "
-            "wrong then. Likely causes: a wrapper that normalises obs and next_obs with other statistics; an environment that "
-            "overwrites the array that it returned last (give copies); steps that are shuffled, or of several environments in "
-            "turn. If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, tell "
-            "at its last step that it is over",
+            f"{self.detected:,} of {self._steps:,} steps cut off an episode: their obs is not the next_obs of the step before, "
+            "so the buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes "
+            "are wrong then. Likely causes: a wrapper that normalises obs and next_obs with other statistics; an environment "
+            "that overwrites the array that it returned last (give copies); steps that are shuffled, or of several environments "
+            "in turn. If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, "
+            "tell at its last step that it is over",
             UserWarning,
             stacklevel=_DEPTH,
         )

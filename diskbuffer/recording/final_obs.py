@@ -75,10 +75,10 @@ class FinalObservations:
             are_values = whole.keys() == reset.keys() and all(value.dtype != np.object_ for value in whole.values())
             if are_values and all(self._place(reset[path], value, env) is not None for path, value in whole.items()):
                 return whole
-        found = one_of(final, env)
-        if found is None:
+        observation = one_of(final, env)
+        if observation is None:
             raise InputError(f"info has None for the last observation of environment {env}, though its episode ended")
-        last = _arrays(flatten({"next_obs": found}))
+        last = _arrays(flatten({"next_obs": observation}))
         check_names(last, reset)
         return last
 
@@ -127,9 +127,9 @@ def _final_obs(info: Any, ended: Bools) -> Any:
     if isinstance(info, dict) and "final_obs" in info:
         return info["final_obs"]
     if isinstance(info, list | tuple) and len(info) == len(ended):
-        found = [each.get("terminal_observation") if isinstance(each, dict) else None for each in info]
-        if all(found[env] is not None for env in np.flatnonzero(ended)):
-            return found
+        observations = [each.get("terminal_observation") if isinstance(each, dict) else None for each in info]
+        if all(observations[env] is not None for env in np.flatnonzero(ended)):
+            return observations
     raise InputError(
         "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
         "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"

@@ -66,11 +66,11 @@ class Pictures:
 
     def transformed(self, obs: Any) -> Any:
         """Return observations, with any leading axes, as they are stored."""
-        found = flatten({"obs": obs})
+        parts = flatten({"obs": obs})
         for path, column in self._columns.items():
-            if path in found:
-                found[path] = column.of_steps(found[path], None, 1)[0]
-        return _nested(found)
+            if path in parts:
+                parts[path] = column.of_steps(parts[path], None, 1)[0]
+        return _nested(parts)
 
 
 class _Pictures:
@@ -84,13 +84,13 @@ class _Pictures:
 
     def of_step(self, now: Any, following: Any) -> tuple[Any, Any]:
         """See `Pictures.of_step`."""
-        before, after = self._given(self._path, now), self._given("next_" + self._path, following)
-        last, found = self._last, None
-        if isinstance(before, _Given):
-            found = self._transform(before, last, self._places(before.lead)[0])
-            now = self._shaped(before, found)
-        if isinstance(after, _Given):
-            pictures = self._transform(after, found, self._places(after.lead)[1])
+        before, after = self._raw(self._path, now), self._raw("next_" + self._path, following)
+        last, transformed = self._last, None
+        if isinstance(before, _Raw):
+            transformed = self._transform(before, last, self._places(before.lead)[0])
+            now = self._shaped(before, transformed)
+        if isinstance(after, _Raw):
+            pictures = self._transform(after, transformed, self._places(after.lead)[1])
             following = self._shaped(after, pictures)
             self._remember(last, pictures)
         return now, following
@@ -103,36 +103,36 @@ class _Pictures:
             self._which[lead] = numbers, _rolled(numbers, stack)
         return self._which[lead]
 
-    def _remember(self, last: _Transformed | None, found: _Transformed) -> None:
+    def _remember(self, last: _Transformed | None, newest: _Transformed) -> None:
         """Keep a copy of pictures, whose arrays are the caller's. A Ctrl-C at any instant leaves it right, or none."""
         self._last = None
         kept = (
-            last.pictures if last is not None and last.pictures.shape == found.pictures.shape else np.empty_like(found.pictures)
+            last.pictures if last is not None and last.pictures.shape == newest.pictures.shape else np.empty_like(newest.pictures)
         )
-        np.copyto(kept, found.pictures)
-        self._last = _Transformed(kept, found.rows)
+        np.copyto(kept, newest.pictures)
+        self._last = _Transformed(kept, newest.rows)
 
     def of_steps(self, now: Any, following: Any, envs: int) -> tuple[Any, Any]:
         """See `Pictures.of_steps`; `following` may be None."""
-        before = self._given(self._path, now)
-        after = None if following is None else self._given("next_" + self._path, following)
-        found = None
-        if isinstance(before, _Given):
+        before = self._raw(self._path, now)
+        after = None if following is None else self._raw("next_" + self._path, following)
+        transformed = None
+        if isinstance(before, _Raw):
             numbers, stack = before.numbers(envs)
             rolled, step = _rolled(numbers, stack), envs * stack
-            found = self._transform(before, None, np.where((numbers < step) | (rolled < 0), -1, rolled - step))
-            now = self._shaped(before, found)
-        if isinstance(after, _Given):
+            transformed = self._transform(before, None, np.where((numbers < step) | (rolled < 0), -1, rolled - step))
+            now = self._shaped(before, transformed)
+        if isinstance(after, _Raw):
             numbers, stack = after.numbers(envs)
             step = envs * stack
             after_it = numbers + step < len(numbers)  # what is before the step that follows
             which = np.where(after_it, numbers + step, _rolled(numbers, stack))
-            following = self._shaped(after, self._transform(after, found, which))
+            following = self._shaped(after, self._transform(after, transformed, which))
         return now, following
 
-    def _transform(self, given: _Given, known: _Transformed | None, which: Int64) -> _Transformed:
+    def _transform(self, raw: _Raw, known: _Transformed | None, which: Int64) -> _Transformed:
         """Transform pictures; `which` says which of the known ones each may be, of those before it where there are none."""
-        pictures, shape = given.pictures, self._column.shape
+        pictures, shape = raw.pictures, self._column.shape
         rows = np.empty((len(pictures), *shape[:2], 1 if len(shape) == 2 else shape[2]), np.uint8)
         if known is None:
             known, which = _Transformed(pictures, rows), np.where(which < np.arange(len(which)), which, -1)
@@ -141,10 +141,10 @@ class _Pictures:
         transform_pictures(pictures, rows, which, known.pictures, known.rows, self._grey)
         return _Transformed(pictures, rows)
 
-    def _shaped(self, given: _Given, found: _Transformed) -> Array:
-        return found.rows.reshape(*given.lead, *self._column.shape)
+    def _shaped(self, raw: _Raw, transformed: _Transformed) -> Array:
+        return transformed.rows.reshape(*raw.lead, *self._column.shape)
 
-    def _given(self, name: str, value: Any) -> _Given | None:
+    def _raw(self, name: str, value: Any) -> _Raw | None:
         """Return pictures that are to be transformed; None for what has the shape that is stored. An InputError for all else."""
         array, stored, axes = as_array(name, value), self._column.shape, self._axes
         if array.shape[-len(stored) :] == stored:
@@ -161,10 +161,10 @@ class _Pictures:
         if array.dtype != np.uint8:
             array = convert(name, self._column.np_dtype, array)
         channels = shape[2:] or (1,)
-        return _Given(np.ascontiguousarray(array).reshape(-1, *shape[:2], *channels), array.shape[: -len(axes)])
+        return _Raw(np.ascontiguousarray(array).reshape(-1, *shape[:2], *channels), array.shape[: -len(axes)])
 
 
-class _Given(NamedTuple):
+class _Raw(NamedTuple):
     """Pictures, (n, height, width, channels), and the axes that the caller had in place of the first."""
 
     pictures: Array
@@ -178,12 +178,12 @@ class _Given(NamedTuple):
 
 def _rolled(numbers: Int64, stack: int) -> Int64:
     """Return which picture of a stack comes after each, -1 after the newest."""
-    found: Int64 = np.where((numbers + 1) % stack == 0, -1, numbers + 1)
-    return found
+    after: Int64 = np.where((numbers + 1) % stack == 0, -1, numbers + 1)
+    return after
 
 
-def _nested(found: dict[str, Any]) -> Any:
+def _nested(parts: dict[str, Any]) -> Any:
     nested: dict[str, Any] = {}
-    for path, value in found.items():
+    for path, value in parts.items():
         put(nested, path, value)
     return next(iter(nested.values()), None)

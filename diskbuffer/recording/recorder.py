@@ -65,7 +65,7 @@ class Recorder:
         )
         self._is_single = False  # whether the native recorder expects single steps
         self._look_at = 0.0
-        self._is_told = False  # whether the caller says which steps start an episode
+        self._has_episode_starts = False  # whether the caller says which steps start an episode
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 
     # One step of every stream
@@ -81,27 +81,27 @@ class Recorder:
             self.cut_offs.warn_if_due()
         if monotonic() >= self._look_at:
             self._look()
-        told = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
-        self._is_told = told is not None
+        episode_starts = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
+        self._has_episode_starts = episode_starts is not None
         if self._final_obs is not None:
             next_obs = self._final_obs.in_place_of(next_obs, info, step[2:], obs)
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_step(obs, next_obs)
         values = self._blocks.of_step(obs, next_obs, step, more)
-        code = self._add(values, told)
+        code = self._add(values, episode_starts)
         while code <= MISFIT:
             values = self._fit(values, MISFIT - code, self._axes)
-            code = self._add(values, told)
+            code = self._add(values, episode_starts)
         return code
 
-    def _add(self, values: tuple[Any, ...], told: Array | None) -> int:
+    def _add(self, values: tuple[Any, ...], episode_starts: Array | None) -> int:
         """Record a step of values that need no conversion; return how many there were, or `MISFIT` and below for others."""
         native = self._native
         if not self._is_single:
             native.begin(None, 0, self._environments, True)
             self._is_single = True
         try:
-            code = native.add(values, told)
+            code = native.add(values, episode_starts)
             while MISFIT < code < 0:
                 if code == NEEDS_ROOM:
                     with Uninterrupted():
@@ -109,7 +109,7 @@ class Recorder:
                     code = native.finish() if native.commit(1) else NEEDS_ROOM
                 else:
                     self._solve(0, self._environments)
-                    code = native.add(values, told)
+                    code = native.add(values, episode_starts)
             return self._recorded(code) if code >= 0 else code
         except BaseException as error:
             if not isinstance(error, InputError) or isinstance(error, NOT_OF_ARGUMENTS):
@@ -164,25 +164,25 @@ class Recorder:
         envs = self._environments if stream is None and self._environments > 1 else None
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_steps(obs, next_obs, 1 if envs is None else envs)
-        given, axes = self._blocks.of_steps(obs, next_obs, values, envs)
-        told = (
+        columns, axes = self._blocks.of_steps(obs, next_obs, values, envs)
+        episode_starts = (
             None
             if new_episode is None
             else flags("new_episode", new_episode, axes.shape).view(np.uint8).reshape(axes.shape[0], -1)
         )
-        if told is not None and np.ndim(new_episode) == 0:
-            told[1:] = False  # the others go on
-        self._is_told = told is not None
+        if episode_starts is not None and np.ndim(new_episode) == 0:
+            episode_starts[1:] = False  # the others go on
+        self._has_episode_starts = episode_starts is not None
         first, count = stream or 0, envs or 1
         if axes.shape[0] == 0:
-            for number in range(len(given)):
-                self._fit(given, number, axes)
+            for number in range(len(columns)):
+                self._fit(columns, number, axes)
             return 0
         self._is_single = False
         self._native.begin(axes.shape[0], first, count, envs is not None)
-        while (number := self._native.find(given)) >= 0:
-            given = self._fit(given, number, axes)
-        while not self._native.decide(told):
+        while (number := self._native.find(columns)) >= 0:
+            columns = self._fit(columns, number, axes)
+        while not self._native.decide(episode_starts):
             self._solve(first, count, are_steps=True)
         return self._commit(axes.shape[0], count)
 
@@ -237,7 +237,7 @@ class Recorder:
     def _note_starts(self) -> None:
         """Have the index know of the episodes that were started."""
         starts, cut_offs = self._native.take_starts()
-        self.cut_offs.note(cut_offs, self.log.added - self._added_before, told=self._is_told)
+        self.cut_offs.note(cut_offs, self.log.added - self._added_before, requested=self._has_episode_starts)
         if not len(starts):
             return
         for stream in np.unique(starts[:, 0]).tolist():
@@ -256,7 +256,7 @@ class Recorder:
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
         for stream in streams:
-            self.cut_offs.asked_for += self._native.cut_off(stream)
+            self.cut_offs.requested += self._native.cut_off(stream)
 
     def clear(self) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""

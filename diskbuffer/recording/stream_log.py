@@ -76,10 +76,10 @@ class StreamLog:
 
     def _completed_at(self, stream: int, n: int, slot: int) -> int:
         """Return what is noted of a stream's segment number `n`; what a power loss made impossible is corrected."""
-        noted, (head, low) = self._store.table.completed(slot), self._index.table[stream, [HEAD, LOW]].tolist()
+        recorded, (head, low) = self._store.table.completed(slot), self._index.table[stream, [HEAD, LOW]].tolist()
         behind = head >= low + (n + 1) * self._rows + self._index.context
-        completed = min(noted, self._added(stream)) if behind else 0
-        if completed != noted:
+        completed = min(recorded, self._added(stream)) if behind else 0
+        if completed != recorded:
             self._store.table.note_completed(slot, completed)
         return completed
 

@@ -16,15 +16,15 @@ from diskbuffer.schema.schema import Column
 Array = npt.NDArray[Any]
 
 
-def check_names(given: Mapping[str, Any], wanted: Collection[str]) -> None:
+def check_names(columns: Mapping[str, Any], expected: Collection[str]) -> None:
     """Refuse columns that the store has not, and missing ones."""
-    for path in given:
-        if path not in wanted:
+    for path in columns:
+        if path not in expected:
             raise InputError(
-                f"unknown column {path!r}; expected {', '.join(map(repr, wanted)) or 'none'}. Declare others when creating "
+                f"unknown column {path!r}; expected {', '.join(map(repr, expected)) or 'none'}. Declare others when creating "
                 "the buffer, with extra= or columns="
             )
-    missing = [path for path in wanted if path not in given]
+    missing = [path for path in expected if path not in columns]
     if missing:
         raise InputError(f"missing column {', '.join(map(repr, missing))}; every step has a value in each column")
 

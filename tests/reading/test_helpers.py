@@ -89,7 +89,7 @@ def test_the_child_of_a_fork_has_helpers_of_its_own(buffer: db.ReplayBuffer) -> 
     gatherer = Gatherer(40 * 40 * 4, 3, lambda *_: "")
     reader = buffer._reader
     planned = reader.plan(reader.draw_named(np.arange(64)), Steps(None))
-    (plan,), memory = planned.portions[0].plans, reader.pool.take(planned.request).memories[0]
+    (plan,), memory = planned.store_rows[0].plans, reader.pool.take(planned.request).memories[0]
     gatherer.run(plan, memory, 3)
     child = os.fork()
     if child == 0:

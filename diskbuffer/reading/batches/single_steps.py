@@ -27,13 +27,13 @@ def as_batch(single: SingleSteps, filled: tuple[Array, ...], notes: Mapping[str,
 def arranged(single: SingleSteps, values: tuple[Any, ...]) -> Batch:
     """Return filled arrays as a batch of arrays, nested as the columns' paths are; or of tensors over them."""
     if single.flat_keys is not None:
-        found: Batch = dict(zip(single.flat_keys, values, strict=False))
+        batch: Batch = dict(zip(single.flat_keys, values, strict=False))
     else:
-        found = {}
+        batch = {}
         for above, keys, take in single.dicts:
-            inner = found
+            inner = batch
             for name in above:
                 inner = inner.setdefault(name, {})
             inner.update(zip(keys, take(values), strict=True))
-    found["steps"] = values[-1]
-    return found
+    batch["steps"] = values[-1]
+    return batch

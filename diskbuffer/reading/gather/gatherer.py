@@ -17,9 +17,9 @@ from diskbuffer.index.index import Index
 from diskbuffer.native import gather
 from diskbuffer.native.sampling import Philox
 from diskbuffer.reading.gather.helpers import Helpers
-from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import Plan
 from diskbuffer.reading.gather.targets import Memory
+from diskbuffer.reading.gather.thread_count import ThreadCount
 from diskbuffer.store.format import codec
 
 T = TypeVar("T")
@@ -65,17 +65,17 @@ class Gatherer:
         self._describe, self._largest = describe, largest_chunk
         self.threads = threads
         self._helpers = Helpers("diskbuffer-gather", largest_chunk)
-        self._pace_of_last: Pace | None = None
+        self._last_thread_count: ThreadCount | None = None
         self._local = threading.local()
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
         self._batches = 0
-        self._paces: dict[tuple[tuple[str, ...], int], Pace] = {}  # of some columns, and so many bytes
+        self._thread_counts: dict[tuple[tuple[str, ...], int], ThreadCount] = {}  # of some columns, and so many bytes
 
     def call_helpers(self) -> None:
         """Have threads wake up for a batch that is about to be planned, if the last one was gathered in several."""
-        pace = self._pace_of_last
-        if pace is not None and pace.best > 1:
-            self._helpers.call(pace.best - 1)
+        thread_count = self._last_thread_count
+        if thread_count is not None and thread_count.best > 1:
+            self._helpers.call(thread_count.best - 1)
 
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
@@ -97,10 +97,10 @@ class Gatherer:
         self._batches += 1
         looked_at = self._batches % _LOOK == 0
         before = _major_faults() if looked_at else 0
-        found = read(*what)
+        result = read(*what)
         if looked_at:
             self._cold = _major_faults() - before > size // _COLD
-        return found
+        return result
 
     def _share(self, plan: Plan, memory: Memory, threads: int | None) -> Damage | None:
         self._batches += 1
@@ -110,10 +110,10 @@ class Gatherer:
         if advised:
             gather.request_pages(memory.targets, plan.runs, plan.sources, _PAGE)
         if threads is None and self.threads > 1:
-            pace = self._pace_of_last = self._pace(memory)
-            threads, begun = pace.choose(), time.perf_counter()
+            thread_count = self._last_thread_count = self._thread_count(memory)
+            threads, begun = thread_count.choose(), time.perf_counter()
             damage = self._gather(plan, memory, threads)
-            pace.note(threads, time.perf_counter() - begun)
+            thread_count.note(threads, time.perf_counter() - begun)
         else:
             damage = self._gather(plan, memory, threads or 1)
         if looked_at:
@@ -122,14 +122,14 @@ class Gatherer:
                 self._batches = -1  # look at the next one, too: faults are counted everywhere, what some file systems read is not
         return damage
 
-    def _pace(self, memory: Memory) -> Pace:
+    def _thread_count(self, memory: Memory) -> ThreadCount:
         kind = memory.paths, memory.nbytes
-        found = self._paces.get(kind)
-        if found is None:
-            if len(self._paces) >= _KINDS:  # such as the episodes of somebody who reads one after the other
-                self._paces = {}
-            found = self._paces[kind] = Pace(self.threads)
-        return found
+        thread_count = self._thread_counts.get(kind)
+        if thread_count is None:
+            if len(self._thread_counts) >= _KINDS:  # such as the episodes of somebody who reads one after the other
+                self._thread_counts = {}
+            thread_count = self._thread_counts[kind] = ThreadCount(self.threads)
+        return thread_count
 
     def _gather(self, plan: Plan, memory: Memory, threads: int) -> Damage | None:
         what, n = (memory.targets, plan.runs, plan.sources, self._scratch()), len(plan.runs)

@@ -13,7 +13,7 @@ _NEWEST = 0.1  # how much the last batch counts in what batches are thought to t
 _LATE = 4.0  # a batch that took so many times as long as others was interrupted, and counts as no longer than that
 
 
-class Pace:
+class ThreadCount:
     """How long batches of one kind and size take in 1, 2, 4, ... threads, `most` of them at most."""
 
     def __init__(self, most: int) -> None:
