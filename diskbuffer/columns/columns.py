@@ -203,7 +203,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
         else:
             with self._store.lock:
                 place = done.read(self._reader.index) if resume else None
-            source = Pass(self._reader, Cut(size), False, 0, self._access.check_open, place=place)
+            source = Pass(self._reader, Cut(size), False, 0, self._access.check_open, position=place)
         loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
         if not resume:
             done.remove()

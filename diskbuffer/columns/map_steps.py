@@ -16,7 +16,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Listed, Pass
 from diskbuffer.runtime.progress import bar
-from diskbuffer.samplers.epochs import Place
+from diskbuffer.samplers.epochs import EpochPosition
 from diskbuffer.store.store import Store
 
 _NOTED_EVERY, _SHARE = 1.0, 0.05  # seconds; and of the time, which noting takes at most
@@ -32,12 +32,12 @@ class Progress:
         self._store, self._files = store, store.files
         self._columns, self._name, self._flush = list(columns), f"{columns[0]}/map.json", flush
 
-    def read(self, index: Index) -> Place | None:
+    def read(self, index: Index) -> EpochPosition | None:
         """Return the place where it was interrupted; None if it was not, or if no step that it was over is left."""
         try:
             saved = json.loads(self._files.read(self._name))
             frozen = [[int(n) for n in row] for row in saved["frozen"]]
-            place = Place(0, frozen, int(saved["steps"]), int(saved["at"]))
+            place = EpochPosition(0, frozen, int(saved["steps"]), int(saved["at"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         sane = 0 <= place.at <= place.steps == sum(row[-1] for row in frozen) and all(
@@ -49,12 +49,12 @@ class Progress:
         left = any(index.first_step(stream) < sum(row) for stream, row in enumerate(place.frozen))
         return place if left else None
 
-    def note(self, place: Place) -> None:
+    def note(self, place: EpochPosition) -> None:
         """Note a place before which everything is written, which is brought to the disk first."""
         self._flush()
         self._files.replace_contents(self._name, self._contents(place))
 
-    def _contents(self, place: Place) -> bytes:
+    def _contents(self, place: EpochPosition) -> bytes:
         return json.dumps({"out": self._columns, "removals": self._store.layout.removals, **vars(place)}).encode()
 
     def remove(self) -> None:
@@ -88,7 +88,7 @@ def map_steps(
             shown.update(len(batch["steps"]))
             del batch, returned, arrays, array  # before the next is taken
             if isinstance(source, Pass) and (begin := time.monotonic()) > due:
-                done.note(source.place)
+                done.note(source.position)
                 due = time.monotonic() + max(_NOTED_EVERY, (time.monotonic() - begin) / _SHARE)
     done.remove()
     return steps

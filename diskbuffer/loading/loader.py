@@ -132,14 +132,14 @@ class _Run(Generic[B]):
             return None
         with self._changed:
             self._changed.wait_for(lambda: self._taken in self._ready)
-            found = self._ready.pop(self._taken)
+            outcome = self._ready.pop(self._taken)
             self._taken += 1
         begun = self._begun.popleft()
         try:
-            if isinstance(found, BaseException):
-                raise found
+            if isinstance(outcome, BaseException):
+                raise outcome
             final = self._source.finalize(begun)
-            batch: Batch = self._delivery.deliver(found if final is begun else self._fill(final))
+            batch: Batch = self._delivery.deliver(outcome if final is begun else self._fill(final))
         except (CorruptionError, NotAStoreError):  # it would come again and again
             self._source.deliver(begun)
             raise
@@ -175,10 +175,10 @@ class _Run(Generic[B]):
                     return
                 number, begun = self._waiting.popleft()
             try:
-                found = self._fill(begun)
+                outcome = self._fill(begun)
             except BaseException as error:  # noqa: BLE001  it is the learner's to see, not this thread's
-                found = error
+                outcome = error
             del begun
             with self._changed:
-                self._ready[number] = found
+                self._ready[number] = outcome
                 self._changed.notify_all()

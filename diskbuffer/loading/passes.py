@@ -19,7 +19,7 @@ from diskbuffer.reading.batches.base import Arrays, Request
 from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers.draws import Draw, Steps
-from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
+from diskbuffer.samplers.epochs import EVERY_STEP, EpochPosition, Epochs, Samples
 
 if TYPE_CHECKING:
     from diskbuffer.reading.batches.base import Batch
@@ -66,13 +66,13 @@ class Reached:
 
     Attributes
     ----------
-    place : Place
+    position : EpochPosition
         In the order of the steps; of given ones, `at` alone is of use.
     left : int
         How many samples are to come, at most.
     """
 
-    place: Place
+    position: EpochPosition
     left: int
 
 
@@ -103,16 +103,16 @@ class _InOrder:
     def __init__(self, reader: BatchReader, cut: Cut, check: Callable[[], None], done: Reached) -> None:
         self._reader, self._cut, self._check = reader, cut, check
         self.done = self._next = done
-        self.steps, self.begun = done.place.steps, done.place.at
+        self.steps, self.begun = done.position.steps, done.position.at
 
     @property
-    def place(self) -> Place:
+    def position(self) -> EpochPosition:
         """Where it is, behind what was delivered."""
-        return self.done.place
+        return self.done.position
 
     def _left(self) -> int:
         """Count the samples to come."""
-        return min(self._next.left, self._next.place.steps - self._next.place.at)
+        return min(self._next.left, self._next.position.steps - self._next.position.at)
 
     def __len__(self) -> int:
         """How many batches are to come, if nothing is evicted meanwhile."""
@@ -131,7 +131,7 @@ class _InOrder:
                     return PassBatch(planned, self._next)
         return None
 
-    def _plan(self, wanted: int) -> tuple[Planned, Reached]:
+    def _plan(self, size: int) -> tuple[Planned, Reached]:
         """Plan this rank's share of the next batch; return the place after all of it, too."""
         raise NotImplementedError
 
@@ -152,7 +152,7 @@ class _InOrder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the learner has come, as numbers and lists."""
-        return {"left": self.done.left, **vars(self.done.place)}
+        return {"left": self.done.left, **vars(self.done.position)}
 
 
 class Pass(_InOrder):
@@ -167,44 +167,44 @@ class Pass(_InOrder):
         check: Callable[[], None],
         state: Mapping[str, Any] | None = None,
         *,
-        place: Place | None = None,
+        position: EpochPosition | None = None,
         samples: Samples = EVERY_STEP,
     ) -> None:
         self._seed, self._samples, self._shuffle = seed, samples, shuffle
         self._epochs = Epochs(samples.population, shuffle)
         with reader.lock:
             left = samples.count(reader.index)  # that can be to come
-            begin = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
+            begin = self._epochs.begin(reader.index) if position is None else self._epochs.resume(reader.index, position)
             if state is not None:
                 left, begin, self._seed = self._resumed(reader.index, state)
         super().__init__(reader, cut, check, Reached(begin, left))
 
-    def _resumed(self, index: Index, state: Mapping[str, Any]) -> tuple[int, Place, int]:
+    def _resumed(self, index: Index, state: Mapping[str, Any]) -> tuple[int, EpochPosition, int]:
         """Return how many samples are to come, the place, and the seed, from a state; an InputError where it does not fit."""
         try:
             left, seed, shuffled = int(state["left"]), int(state["seed"]), bool(state["shuffle"])
             self._epochs.load_state_dict(state)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"the state of a pass must be what its state_dict returned, found {str(state)[:200]}") from error
-        place = self._epochs.place
-        if left < 0 or seed < 0 or place.epoch < 0 or self._epochs.resume(index, place) != place:
+        position = self._epochs.position
+        if left < 0 or seed < 0 or position.epoch < 0 or self._epochs.resume(index, position) != position:
             raise InputError("the state is of a pass over other steps, or over another buffer; begin a new one")
         if shuffled != self._shuffle:
             raise InputError(f"the state is of a pass with shuffle={shuffled}, and this one has shuffle={self._shuffle}")
-        return left, place, seed
+        return left, position, seed
 
-    def _plan(self, wanted: int) -> tuple[Planned, Reached]:
-        found = np.empty((4, 0), np.int64)
-        behind = self._next.place
+    def _plan(self, size: int) -> tuple[Planned, Reached]:
+        taken = np.empty((4, 0), np.int64)
+        behind = self._next.position
 
         def draw(index: Index) -> Draw:
-            nonlocal found, behind
+            nonlocal taken, behind
             valid = functools.partial(self._samples.valid, index)
-            found, behind = self._epochs.take(index, self._next.place, wanted, self._seed, valid)
-            return self._samples.drawn(index, np.stack([self._cut.ranks.own_of(row) for row in found]))
+            taken, behind = self._epochs.take(index, self._next.position, size, self._seed, valid)
+            return self._samples.drawn(index, np.stack([self._cut.ranks.own_of(row) for row in taken]))
 
         planned = self._reader.plan(draw, self._samples.form)
-        return planned, Reached(behind, self._next.left - found.shape[1])
+        return planned, Reached(behind, self._next.left - taken.shape[1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the learner has come, with the seed of the order."""
@@ -221,13 +221,13 @@ class Listed(_InOrder):
         if type(at) is not int or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):
             raise InputError("the state is of a pass over other steps; give the same steps=, or begin a new one")
         self._steps = steps
-        super().__init__(reader, cut, check, Reached(Place(steps=len(steps), at=at), len(steps) - at))
+        super().__init__(reader, cut, check, Reached(EpochPosition(steps=len(steps), at=at), len(steps) - at))
 
-    def _plan(self, wanted: int) -> tuple[Planned, Reached]:
-        at = self._next.place.at
-        mine = self._cut.ranks.own_of(self._steps[at : at + wanted])
+    def _plan(self, size: int) -> tuple[Planned, Reached]:
+        at = self._next.position.at
+        mine = self._cut.ranks.own_of(self._steps[at : at + size])
         planned = self._reader.plan(self._reader.draw_named(mine), Steps())
-        return planned, Reached(Place(steps=len(self._steps), at=at + wanted), self._next.left - wanted)
+        return planned, Reached(EpochPosition(steps=len(self._steps), at=at + size), self._next.left - size)
 
 
 class Batches(Loader[Any]):

@@ -116,11 +116,11 @@ class Steps(Form):
         if self.length is None:
             return first
         time = np.arange(self.steps)
-        found = first[:, None] + (time - self.burn_in) * apart
+        ids = first[:, None] + (time - self.burn_in) * apart
         if self.padded:
             begin, end = self.reach(drawn)
-            found[(time < begin[:, None]) | (time >= end[:, None])] = -1
-        return found
+            ids[(time < begin[:, None]) | (time >= end[:, None])] = -1
+        return ids
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
         """Tell which sequences are as long as they must be."""

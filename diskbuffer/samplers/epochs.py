@@ -25,7 +25,7 @@ def _all(places: Int64) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Place:
+class EpochPosition:
     """How far an epoch has come.
 
     Attributes
@@ -83,60 +83,67 @@ class Epochs:
 
     def __init__(self, population: Population, shuffle: bool = True) -> None:
         self._population, self._shuffle = population, shuffle
-        self.place = self._next = Place()
+        self.position = self._next = EpochPosition()
 
-    def begin(self, index: Index, epoch: int = 0) -> Place:
+    def begin(self, index: Index, epoch: int = 0) -> EpochPosition:
         """Return the place where an epoch begins, if that is now."""
-        return Place(epoch, self._population.freeze(index), self._population.steps(index), 0)
+        return EpochPosition(epoch, self._population.freeze(index), self._population.steps(index), 0)
 
-    def resume(self, index: Index, place: Place) -> Place:
+    def resume(self, index: Index, position: EpochPosition) -> EpochPosition:
         """Return a place, or the beginning of the next epoch where it cannot be one in this buffer."""
-        if place.at >= place.steps or self._population.has_frozen(index, place.frozen, place.steps):
-            return place
-        return self.begin(index, place.epoch + 1)
+        if position.at >= position.steps or self._population.has_frozen(index, position.frozen, position.steps):
+            return position
+        return self.begin(index, position.epoch + 1)
 
-    def take(self, index: Index, place: Place, wanted: int, seed: int, valid: Valid = _all) -> tuple[Int64, Place]:
-        """Return the next `wanted` steps of an epoch that are valid, fewer at its end, and the place after them.
+    def take(
+        self, index: Index, position: EpochPosition, size: int, seed: int, valid: Valid = _all
+    ) -> tuple[Int64, EpochPosition]:
+        """Return the next `size` steps of an epoch that are valid, fewer at its end, and the place after them.
 
         ``valid(places)`` tells of steps, (4, n) as in `Draw`, which may be taken.
         """
-        found: list[Int64] = [np.empty((4, 0), np.int64)]
-        order = Permutation(place.steps, (seed, place.epoch))
-        at, missing = place.at, wanted
-        while missing and at < place.steps:
-            until = min(place.steps, at + min(missing + missing // 4 + 16, _AT_ONCE))
+        taken: list[Int64] = [np.empty((4, 0), np.int64)]
+        order = Permutation(position.steps, (seed, position.epoch))
+        at, missing = position.at, size
+        while missing and at < position.steps:
+            until = min(position.steps, at + min(missing + missing // 4 + 16, _AT_ONCE))
             numbers = order(at, until) if self._shuffle else np.arange(at, until)
-            places, there = self._population.locate_frozen(index, place.frozen, numbers)
+            places, present = self._population.locate_frozen(index, position.frozen, numbers)
             good = valid(places)
-            which = np.flatnonzero(there)[good]
+            which = np.flatnonzero(present)[good]
             if len(which) >= missing:
                 until = at + int(which[missing - 1]) + 1
-            found.append(places[:, good][:, :missing])
-            at, missing = until, missing - found[-1].shape[1]
-        return np.concatenate(found, axis=1), Place(place.epoch, place.frozen, place.steps, at)
+            taken.append(places[:, good][:, :missing])
+            at, missing = until, missing - taken[-1].shape[1]
+        return np.concatenate(taken, axis=1), EpochPosition(position.epoch, position.frozen, position.steps, at)
 
     def draw(self, index: Index, size: int, seed: int, valid: Valid = _all) -> Int64:
         """Return the next `size` valid steps, (4, size), from the next epoch, too; fewer only where a whole one has none."""
-        found, place, missing = [], self.resume(index, self.place), size
+        drawn, position, missing = [], self.resume(index, self.position), size
         while missing:
-            fresh = place.at >= place.steps
+            fresh = position.at >= position.steps
             if fresh:
-                place = self.begin(index, place.epoch + 1)
-            places, place = self.take(index, place, missing, seed, valid)
-            found.append(places)
+                position = self.begin(index, position.epoch + 1)
+            places, position = self.take(index, position, missing, seed, valid)
+            drawn.append(places)
             missing -= places.shape[1]
             if fresh and not places.shape[1]:
                 break
-        self._next = place
-        return np.concatenate(found, axis=1)
+        self._next = position
+        return np.concatenate(drawn, axis=1)
 
     def advance(self) -> None:
         """Go on from the last draw."""
-        self.place = self._next
+        self.position = self._next
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, as numbers and lists."""
-        return {"epoch": self.place.epoch, "frozen": self.place.frozen, "steps": self.place.steps, "at": self.place.at}
+        return {
+            "epoch": self.position.epoch,
+            "frozen": self.position.frozen,
+            "steps": self.position.steps,
+            "at": self.position.at,
+        }
 
     @staticmethod
     def at_the_beginning(state: dict[str, Any]) -> dict[str, Any]:
@@ -146,17 +153,17 @@ class Epochs:
     def load_state_dict(self, state: Any) -> None:
         """Go on from a place."""
         try:
-            place = Place(
+            position = EpochPosition(
                 int(state["epoch"]), [[int(n) for n in row] for row in state["frozen"]], int(state["steps"]), int(state["at"])
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"a sampler without replacement has a state with 'epochs', found {str(state)[:200]}") from error
         sane = (
-            place.epoch >= -1
-            and place.steps >= 0
-            and place.at >= 0
-            and all(len(row) == 2 and min(row) >= 0 for row in place.frozen)
+            position.epoch >= -1
+            and position.steps >= 0
+            and position.at >= 0
+            and all(len(row) == 2 and min(row) >= 0 for row in position.frozen)
         )
-        if not sane or (place.frozen and place.steps != sum(row[1] for row in place.frozen)):
+        if not sane or (position.frozen and position.steps != sum(row[1] for row in position.frozen)):
             raise InputError(f"the state of a sampler without replacement is damaged: {str(state)[:200]}")
-        self.place = self._next = place
+        self.position = self._next = position

@@ -70,16 +70,16 @@ class Everything(Population):
         """Count the steps of each stream; they are its newest."""
         return index.steps()
 
-    def newest(self, index: Index, wanted: int, rng: np.random.Generator) -> Int64:
+    def newest(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Find the newest steps, fewer if there are not so many: of each environment's newest first, in an order drawn anew."""
         order = rng.permutation(index.environments)
         counts = self.counts(index)[order]
-        rounds = -(-wanted // len(order))
-        while np.minimum(counts, rounds).sum() < min(wanted, counts.sum()):  # some environments have fewer
+        rounds = -(-size // len(order))
+        while np.minimum(counts, rounds).sum() < min(size, counts.sum()):  # some environments have fewer
             rounds *= 2
         ages, which = np.divmod(np.arange(rounds * len(order)), len(order))
-        there = ages < counts[which]
-        return index.recent(order[which[there][:wanted]], ages[there][:wanted])[0]
+        available = ages < counts[which]
+        return index.recent(order[which[available][:size]], ages[available][:size])[0]
 
     def steps(self, index: Index) -> int:
         """Count the steps."""
@@ -114,11 +114,11 @@ class Everything(Population):
         streams = np.searchsorted(ends, numbers, side="right")
         since = before[streams] + numbers - (ends - counts)[streams]  # steps that went before in the stream, ever
         added = np.array([index.added_to(stream) for stream in range(len(counts))], np.int64)
-        there = (since >= (added - self.counts(index))[streams]) & (since < added[streams])
-        return index.locate((np.cumsum(index.steps()) - added)[streams[there]] + since[there]), there
+        present = (since >= (added - self.counts(index))[streams]) & (since < added[streams])
+        return index.locate((np.cumsum(index.steps()) - added)[streams[present]] + since[present]), present
 
 
-class Young(Everything):
+class MaxAge(Everything):
     """The steps that are not too old."""
 
     def __init__(self, limit: Limit) -> None:
@@ -149,9 +149,9 @@ class Young(Everything):
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
         """Find episodes by number, with their first step that is young enough."""
         firsts, counts = self._episodes(index)
-        found = index.locate_episodes(_among_all(numbers, counts, index.table[:, EPISODES]))
-        found[1] = np.maximum(found[1], firsts[found[0]])
-        return found
+        located = index.locate_episodes(_among_all(numbers, counts, index.table[:, EPISODES]))
+        located[1] = np.maximum(located[1], firsts[located[0]])
+        return located
 
     def _episodes(self, index: Index) -> tuple[Int64, Int64]:
         """Return the position of each stream's first step that is young enough, and how many episodes there are from it on."""
@@ -182,25 +182,25 @@ class Without(Everything):
         """Read this buffer's tags from now on."""
         self._tags = column("tag", None)
 
-    def _have_not(self, index: Index, found: Int64) -> Bools:
-        return ~met_here(self._tags, index, f"without={self._tag!r}").have_tag(self._tag, Draw(*found))
+    def _have_not(self, index: Index, located: Int64) -> Bools:
+        return ~met_here(self._tags, index, f"without={self._tag!r}").have_tag(self._tag, Draw(*located))
 
     def locate(self, index: Index, numbers: Int64) -> Int64:
         """Find steps by number; those that have the tag are left out."""
-        found = super().locate(index, numbers)
-        return found[:, self._have_not(index, found)]
+        located = super().locate(index, numbers)
+        return located[:, self._have_not(index, located)]
 
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
         """Find episodes by number; those that have the tag are left out."""
-        found = super().locate_episodes(index, numbers)
-        return found[:, self._have_not(index, found)]
+        located = super().locate_episodes(index, numbers)
+        return located[:, self._have_not(index, located)]
 
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
         """Find steps by the number that they had; those that have the tag are left out."""
-        found, there = super().locate_frozen(index, frozen, numbers)
-        kept = self._have_not(index, found)
-        there[np.flatnonzero(there)[~kept]] = False
-        return found[:, kept], there
+        located, present = super().locate_frozen(index, frozen, numbers)
+        kept = self._have_not(index, located)
+        present[np.flatnonzero(present)[~kept]] = False
+        return located[:, kept], present
 
 
 class Selection(Population):
@@ -243,10 +243,10 @@ class Selection(Population):
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
         """Find episodes by number."""
         streams, firsts = self._streams[numbers], self._firsts(index)[numbers]
-        there = np.maximum(firsts, index.table[streams, FLOOR])
-        some = (there < firsts + self._lengths[numbers]) & (there < index.table[streams, HEAD])
-        starts, ends = index.episodes_of(streams[some], there[some])
-        return np.stack([streams[some], there[some], starts, ends])
+        begins = np.maximum(firsts, index.table[streams, FLOOR])
+        some = (begins < firsts + self._lengths[numbers]) & (begins < index.table[streams, HEAD])
+        starts, ends = index.episodes_of(streams[some], begins[some])
+        return np.stack([streams[some], begins[some], starts, ends])
 
     def freeze(self, index: Index) -> list[list[int]]:
         """Return nothing: the numbers stay."""
@@ -274,11 +274,11 @@ def population_of(
 ) -> Population:
     """Return all steps, or those that arguments of a sampler leave; an InputError where the arguments are bad."""
     refuse_alone("age_column", age_column, "max_age", max_age)
-    given = [name for name, value in (("max_age", max_age), ("episodes", episodes), ("without", without)) if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{given[0]}= cannot be combined with {given[1]}=: select such episodes, and give episodes= alone")
+    options = [name for name, value in (("max_age", max_age), ("episodes", episodes), ("without", without)) if value is not None]
+    if len(options) > 1:
+        raise InputError(f"{options[0]}= cannot be combined with {options[1]}=: select such episodes, and give episodes= alone")
     if max_age is not None:
-        return Young(limit_of(max_age, age_column))
+        return MaxAge(limit_of(max_age, age_column))
     if without is not None:
         return Without(without)
     return Everything() if episodes is None else Selection(episodes)

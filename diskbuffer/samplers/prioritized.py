@@ -264,10 +264,10 @@ class Prioritized(Sampler):
 
     def _let_go(self, index: Index, stream: int) -> None:
         rows, low, floor = index.segment_rows, int(index.table[stream, LOW]), int(index.table[stream, FLOOR])
-        slots, there = self._slots[stream], index.slots(stream)
+        slots, current = self._slots[stream], index.slots(stream)
         gone = min(len(slots), (low - int(self._lows[stream])) // rows)
         left = len(slots) - gone
-        goes_on = gone >= 0 and left <= len(there) and (not left or (there[0], there[left - 1]) == (slots[gone], slots[-1]))
+        goes_on = gone >= 0 and left <= len(current) and (not left or (current[0], current[left - 1]) == (slots[gone], slots[-1]))
         if not goes_on or index.table[stream, HEAD] < self._seen[stream, 0]:  # another store's, in the place of one that is gone
             gone, self._next[stream] = len(slots), 0
         for _ in range(gone):

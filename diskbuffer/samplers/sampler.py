@@ -160,11 +160,11 @@ class Sampler(ABC):
     def mend(self, index: Index, ahead: Ahead) -> None:
         """Draw others in place of steps that are gone, when a batch's turn has come: no earlier, for that depends on threads."""
         old = ahead.drawn
-        there = ahead.still_there(index, self.form)
-        new = self._draw_others(index, int((~there).sum()), self.generator(self.batches, again=True))
+        kept = ahead.still_there(index, self.form)
+        new = self._draw_others(index, int((~kept).sum()), self.generator(self.batches, again=True))
         self.advance()
-        streams, positions, starts, ends = (np.concatenate([a[there], b]) for a, b in zip(old[:4], new[:4], strict=True))
-        notes = {name: np.concatenate([old.notes[name][there], note]) for name, note in new.notes.items() if name in old.notes}
+        streams, positions, starts, ends = (np.concatenate([a[kept], b]) for a, b in zip(old[:4], new[:4], strict=True))
+        notes = {name: np.concatenate([old.notes[name][kept], note]) for name, note in new.notes.items() if name in old.notes}
         ahead.drawn = Draw(streams, positions, starts, ends, notes)
 
     def _draw_others(self, index: Index, size: int, rng: np.random.Generator) -> Draw:

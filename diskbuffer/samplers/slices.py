@@ -127,19 +127,19 @@ class Slices(Sampler):
         if self._population.steps(index) == 0:
             raise EmptyBufferError(self._population.none_left)
         if self.epochs is not None:
-            found = self.epochs.draw(index, size, self._entropy, lambda places: self._is_valid(index, places))
-            if found.shape[1] < size:
+            starts = self.epochs.draw(index, size, self._entropy, lambda places: self._is_valid(index, places))
+            if starts.shape[1] < size:
                 raise self._too_short(index)
         elif self._crossing:
-            found = self._draw_crossing(index, size, rng)
+            starts = self._draw_crossing(index, size, rng)
         else:
-            found = self._draw_within(index, size, rng)
-        return self._with_notes(index, Draw(*found))
+            starts = self._draw_within(index, size, rng)
+        return self._with_notes(index, Draw(*starts))
 
     def samples(self) -> Samples:
         """Return every start that can be drawn."""
         return Samples(
-            self._population, self.form, self._is_valid, self._count, lambda index, found: self._with_notes(index, Draw(*found))
+            self._population, self.form, self._is_valid, self._count, lambda index, starts: self._with_notes(index, Draw(*starts))
         )
 
     def _count(self, index: Index) -> int:
@@ -164,16 +164,16 @@ class Slices(Sampler):
         """Draw starts by rejection, as many at a time as the share that was valid so far suggests."""
         episodes = self._population.episodes(index)
         total = episodes if self._over_episodes else self._population.steps(index)
-        found, missing, tried, tries = [np.empty((4, 0), np.int64)], size, 0, size + size // 4 + 4
+        starts, missing, tried, tries = [np.empty((4, 0), np.int64)], size, 0, size + size // 4 + 4
         while missing:
             if tried + tries > 16 * size + episodes // 4:  # looking at every episode costs less
-                found.append(self._draw_among_all(index, missing, rng))
+                starts.append(self._draw_among_all(index, missing, rng))
                 break
             places = self._try(index, rng.integers(0, total, tries), rng)[:, :missing]
-            found.append(places)
+            starts.append(places)
             tried, missing = tried + tries, missing - places.shape[1]
             tries = missing * (tried + 1) // (size - missing + 1) * 5 // 4 + 4
-        return np.concatenate(found, axis=1)
+        return np.concatenate(starts, axis=1)
 
     def _try(self, index: Index, numbers: Int64, rng: np.random.Generator) -> Int64:
         """Return those of some steps, or of a start in each of some episodes, that are valid starts: (4, n) as in `Draw`."""

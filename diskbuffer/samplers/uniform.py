@@ -149,10 +149,10 @@ class Uniform(Sampler):
         """Draw `size` steps of the population; an EmptyBufferError where it has none."""
         if self._population.steps(index) == 0:
             raise EmptyBufferError(self._population.none_left)
-        found = self._draw_evenly(index, size, rng) if self.epochs is None else self.epochs.draw(index, size, self._entropy)
-        if found.shape[1] < size:
+        drawn = self._draw_evenly(index, size, rng) if self.epochs is None else self.epochs.draw(index, size, self._entropy)
+        if drawn.shape[1] < size:
             raise EmptyBufferError(self._population.none_left)
-        return found
+        return drawn
 
     def samples(self) -> Samples:
         """Return every step that can be drawn."""
@@ -161,16 +161,16 @@ class Uniform(Sampler):
     def _draw_evenly(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw `size` steps of the population; none where all were evicted."""
         steps = self._population.steps(index)
-        found = self._population.locate(index, rng.integers(0, steps, size))
+        drawn = self._population.locate(index, rng.integers(0, steps, size))
         for n in range(_ROUNDS):
-            missing = size - found.shape[1]  # selected episodes were evicted, or have a tag
+            missing = size - drawn.shape[1]  # selected episodes were evicted, or have a tag
             if not missing:
-                return found
+                return drawn
             more = self._population.locate(index, rng.integers(0, steps, missing << n + 1))[:, :missing]
-            found = np.concatenate([found, more], axis=1)
+            drawn = np.concatenate([drawn, more], axis=1)
         every = self._population.locate(index, np.arange(steps))
-        chosen = rng.integers(0, every.shape[1], size - found.shape[1]) if every.shape[1] else np.empty(0, np.int64)
-        return np.concatenate([found, every[:, chosen]], axis=1)
+        chosen = rng.integers(0, every.shape[1], size - drawn.shape[1]) if every.shape[1] else np.empty(0, np.int64)
+        return np.concatenate([drawn, every[:, chosen]], axis=1)
 
 
 def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
