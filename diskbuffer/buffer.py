@@ -189,11 +189,11 @@ class ReplayBuffer:
         self.path, self._store, self._multi_writer = opened.place, opened.store, opened.multi_writer
         self._closing = Closing(self._store)
         try:
-            refuse_another(self.path, self._store.layout, opened.wanted)
-            warning = warning_of(self.path, self._store.layout, opened.wanted)
+            refuse_another(self.path, self._store.layout, opened.options)
+            warning = warning_of(self.path, self._store.layout, opened.options)
             if warning is not None:
                 warnings.warn(warning, UserWarning, stacklevel=2)
-            layout = dataclasses.replace(self._store.layout, **opened.wanted.views())
+            layout = dataclasses.replace(self._store.layout, **opened.options.views())
             self.frame_stack = layout.frame_stack
             kind = StoreReader if self._multi_writer is None else MultiWriterReader
             self._reader: BatchReader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)

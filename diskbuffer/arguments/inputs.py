@@ -38,23 +38,23 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
     if device is None:
         return None
     try:
-        found = torch.device(device)
+        parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device must be one that PyTorch knows, such as 'cuda' or 'cpu', found {device!r}") from error
-    if found.type == "cpu":
+    if parsed.type == "cpu":
         return None
     accelerator = torch.accelerator.current_accelerator()
-    there = 0 if accelerator is None or accelerator.type != found.type else torch.accelerator.device_count()
-    if (found.index or 0) < there:  # of those that are there, the current one is each thread's own
-        return torch.device(found.type, torch.accelerator.current_device_index() if found.index is None else found.index)
+    count = 0 if accelerator is None or accelerator.type != parsed.type else torch.accelerator.device_count()
+    if (parsed.index or 0) < count:  # of those that are there, the current one is each thread's own
+        return torch.device(parsed.type, torch.accelerator.current_device_index() if parsed.index is None else parsed.index)
     try:
-        torch.empty(0, device=found)
+        torch.empty(0, device=parsed)
     except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
         raise InputError(
-            f"device={str(found)!r} is none that this PyTorch can use: it finds {there or 'none'} of that type; leave "
+            f"device={str(parsed)!r} is none that this PyTorch can use: it finds {count or 'none'} of that type; leave "
             "device= out to have batches on the CPU, or install a PyTorch built for your GPU"
         ) from error
-    return found
+    return parsed
 
 
 def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:
@@ -70,13 +70,13 @@ def integers(name: str, values: Any, axes: tuple[int, ...] = (1,)) -> npt.NDArra
 
     It may share its memory with what was given. See `diskbuffer.arguments.integers.integer`, which is the same for a single one.
     """
-    found = as_array(name, values)
-    fits = found.dtype.kind == "i" or (found.dtype.kind == "u" and (found.itemsize < 8 or (found <= MOST).all()))
-    if found.ndim not in axes or not (fits or not found.size):
+    array = as_array(name, values)
+    fits = array.dtype.kind == "i" or (array.dtype.kind == "u" and (array.itemsize < 8 or (array <= MOST).all()))
+    if array.ndim not in axes or not (fits or not array.size):
         expected = " or ".join(("()", "(n,)", "(n, length)")[n] for n in axes)
-        what = f"{found.dtype} of shape {found.shape}" if found.dtype.kind in "biufc" else shown(values)
+        what = f"{array.dtype} of shape {array.shape}" if array.dtype.kind in "biufc" else shown(values)
         raise InputError(f"{name}: expected integers of shape {expected}, found {what}")
-    return found.astype(np.int64, copy=False)
+    return array.astype(np.int64, copy=False)
 
 
 def column_paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -34,11 +34,11 @@ def shown(value: Any) -> str:
 
 
 def _checked(name: str, value: Any, least: int, most: int | None, expected: str) -> int:
-    found = _index(value)
-    if found is None or found < least or (most is not None and found > most):
+    number = _index(value)
+    if number is None or number < least or (most is not None and number > most):
         span = f"of at least {least}" if most is None or most == MOST else f"from {least} to {most}"
         raise InputError(f"{name} must be {expected} {span}, found {shown(value)}", option=name)
-    return found
+    return number
 
 
 def _index(value: Any) -> int | None:

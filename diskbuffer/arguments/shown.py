@@ -73,8 +73,8 @@ class Video:
 
 
 def _save(data: bytes, path: str | os.PathLike[str], kind: str, hint: str) -> Path:
-    found = Path(path).expanduser()
-    if found.suffix.lower() != f".{kind}":
-        raise InputError(f"expected a path that ends with .{kind}, found {found.name!r}: {hint}")
-    found.write_bytes(data)
-    return found
+    target = Path(path).expanduser()
+    if target.suffix.lower() != f".{kind}":
+        raise InputError(f"expected a path that ends with .{kind}, found {target.name!r}: {hint}")
+    target.write_bytes(data)
+    return target

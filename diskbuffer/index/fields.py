@@ -11,5 +11,5 @@ SLOTS = 7  # address of their slots
 PREFIXES = 8  # stack prefixes
 PREFIX_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
 STORE = 10  # which of several stores the stream is of; 0 where there is one
-OWN = 11  # its number there
+STORE_STREAM = 11  # its number there
 FIELDS = 12

@@ -37,9 +37,9 @@ class GrowingArray:
 
     def as_it_is(self) -> GrowingArray:
         """Return one with the same values, in the same memory, which stays as it is when this one grows, or is cut."""
-        found = GrowingArray.__new__(GrowingArray)
-        found._array, found._from, found._to = self._array, self._from, self._to
-        return found
+        view = GrowingArray.__new__(GrowingArray)
+        view._array, view._from, view._to = self._array, self._from, self._to
+        return view
 
     def extend(self, values: Int64) -> None:
         """Put values at the end."""

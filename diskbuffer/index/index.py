@@ -23,26 +23,26 @@ class Index(Streams):
         Returns (4, n): streams, positions, and the positions of the first and the last row of their episodes; of one that runs,
         the newest is the last. O(log episodes) each.
         """
-        found = np.empty((4, len(ordinals)), np.int64)
-        lookup.locate(self.table, _int64s(ordinals), found)
-        return found
+        located = np.empty((4, len(ordinals)), np.int64)
+        lookup.locate(self.table, _int64s(ordinals), located)
+        return located
 
     def recent(self, streams: Int64, ages: Int64) -> tuple[Int64, int]:
         """Find steps by how many steps of their stream came after them, as `locate` does.
 
         Returns what was found, and the place of the first that there is not; -1, if all are there.
         """
-        found = np.empty((4, len(ages)), np.int64)
-        return found, lookup.locate_recent(self.table, _int64s(streams), _int64s(ages), found)
+        located = np.empty((4, len(ages)), np.int64)
+        return located, lookup.locate_recent(self.table, _int64s(streams), _int64s(ages), located)
 
     def locate_episodes(self, ordinals: Int64) -> Int64:
         """Find episodes by their place among all, stream after stream.
 
         Returns (4, n): streams, and the positions of the first row to sample, of the first row ever, and of the last row.
         """
-        found = np.empty((4, len(ordinals)), np.int64)
-        lookup.locate_episodes(self.table, _int64s(ordinals), found)
-        return found
+        located = np.empty((4, len(ordinals)), np.int64)
+        lookup.locate_episodes(self.table, _int64s(ordinals), located)
+        return located
 
     def episodes_of(self, streams: Int64, positions: Int64) -> tuple[Int64, Int64]:
         """Find the first and the last row of the episodes of steps; -1 where a step cannot be sampled.

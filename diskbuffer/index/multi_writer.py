@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index.fields import FIELDS, HEAD, OWN, PREFIX_PLACES, SLOTS, STARTS, STORE
+from diskbuffer.index.fields import FIELDS, HEAD, PREFIX_PLACES, SLOTS, STARTS, STORE, STORE_STREAM
 from diskbuffer.index.growing_array import GrowingArray
 from diskbuffer.index.index import Index
 
@@ -16,7 +16,7 @@ Int64 = npt.NDArray[np.int64]
 _NOTHING = GrowingArray()
 
 
-class Part(NamedTuple):
+class IndexPart(NamedTuple):
     """A store's index, None where it is gone; the number that its first stream has here, the store's, and those of its slots."""
 
     of: Index | None
@@ -34,14 +34,14 @@ class MultiWriterIndex(Index):
         As many as there is room for; those of no store are empty.
     segment_rows, context : int
         As in `Streams`, the same in all stores.
-    parts : sequence of Part
+    parts : sequence of IndexPart
         Those that have changed.
     before : MultiWriterIndex, optional
         Which has what has not.
     """
 
     def __init__(
-        self, streams: int, segment_rows: int, context: int, parts: Sequence[Part], before: MultiWriterIndex | None = None
+        self, streams: int, segment_rows: int, context: int, parts: Sequence[IndexPart], before: MultiWriterIndex | None = None
     ) -> None:
         self.segment_rows, self.context = segment_rows, context
         if before is None:
@@ -60,8 +60,8 @@ class MultiWriterIndex(Index):
         if before is not None and all(_environments(before._of, part) == _environments(self._of, part) for part in parts):
             self.environments = before.environments
         else:
-            found = [self._of[store].environments for store in sorted(self._of)]
-            self.environments = np.concatenate([np.empty(0, np.int64), *found])
+            environments = [self._of[store].environments for store in sorted(self._of)]
+            self.environments = np.concatenate([np.empty(0, np.int64), *environments])
         self.dropped = sum(known.dropped for known in self._of.values())
 
     def _clear(self, mine: slice) -> None:
@@ -71,7 +71,7 @@ class MultiWriterIndex(Index):
             logs[mine] = [_NOTHING] * len(logs[mine])
         self._begins[mine] = self._steps_offset[mine] = 0
 
-    def _take(self, part: Part) -> None:
+    def _take(self, part: IndexPart) -> None:
         known = self._of.pop(part.store, None)
         if part.of is None:
             if known is not None:
@@ -80,7 +80,7 @@ class MultiWriterIndex(Index):
         of, n = part.of, len(part.of.table)
         mine = slice(part.first_stream, part.first_stream + n)
         self._of[part.store] = _Known(n, of.dropped, part.first_stream + of.environments)
-        self.table[mine], self.table[mine, STORE], self.table[mine, OWN] = of.table, part.store, np.arange(n)
+        self.table[mine], self.table[mine, STORE], self.table[mine, STORE_STREAM] = of.table, part.store, np.arange(n)
         # As they are now: the store's own index goes on, while this one may have to stay as it is.
         self._starts[mine], self._prefixes[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._prefixes))
         self._begins[mine], self._steps_offset[mine] = of._begins, of._steps_offset
@@ -97,5 +97,5 @@ class _Known(NamedTuple):
     environments: Int64
 
 
-def _environments(of: dict[int, _Known], part: Part) -> int:
+def _environments(of: dict[int, _Known], part: IndexPart) -> int:
     return len(of[part.store].environments) if part.store in of else 0

@@ -24,12 +24,12 @@ from diskbuffer.index.fields import (
     FLOOR,
     HEAD,
     LOW,
-    OWN,
     PREFIX_PLACES,
     PREFIXES,
     SEGMENTS,
     SLOTS,
     STARTS,
+    STORE_STREAM,
 )
 from diskbuffer.index.growing_array import GrowingArray
 
@@ -60,7 +60,7 @@ class Streams:
         self.context = context
         self.environments = np.arange(streams)
         self.table = np.zeros((streams, FIELDS), np.int64)
-        self.table[:, HEAD], self.table[:, OWN] = -1, np.arange(streams)
+        self.table[:, HEAD], self.table[:, STORE_STREAM] = -1, np.arange(streams)
         self._starts = [GrowingArray() for _ in range(streams)]
         self._slots = [GrowingArray() for _ in range(streams)]
         self._prefixes = [GrowingArray() for _ in range(streams)]
@@ -236,9 +236,9 @@ class Streams:
 
         There are others, of one row: those of stack prefixes, one that has just begun, and rows that a repair dropped.
         """
-        found = 0
+        count = 0
         for stream in range(len(self.table)):
             starts = np.maximum(self.starts(stream), self.table[stream, FLOOR])
             lasts = np.append(starts[1:] - 1, self.table[stream, HEAD])
-            found += int((lasts[: len(starts)] > starts).sum())
-        return found
+            count += int((lasts[: len(starts)] > starts).sum())
+        return count

@@ -43,7 +43,7 @@ class Limiter:
     ----------
     files : Files
         The directory of the shared numbers.
-    asked : SampleToInsertRatio
+    settings : SampleToInsertRatio
     writer : int or None
         The number of the writer that this is; None for a learner.
     added : int
@@ -53,13 +53,13 @@ class Limiter:
 
     Attributes
     ----------
-    asked : SampleToInsertRatio
+    settings : SampleToInsertRatio
         What this buffer was opened with.
     """
 
-    def __init__(self, files: Files, asked: SampleToInsertRatio, writer: int | None, added: int, where: str) -> None:
-        self.asked, self._writer, self._where = asked, writer, where
-        self._table = Table(files, asked, writer, added)
+    def __init__(self, files: Files, settings: SampleToInsertRatio, writer: int | None, added: int, where: str) -> None:
+        self.settings, self._writer, self._where = settings, writer, where
+        self._table = Table(files, settings, writer, added)
         self._address = self._table.address
         self._looked = -math.inf  # when the learner was last told to see what was added
         self._waiting, self._waited, self._closed = set[int](), 0.0, False  # threads, and seconds
@@ -139,7 +139,7 @@ class Limiter:
             raise ClosedError(f"{self._where} was closed; open it again")
 
     def _wait(self, side: _Side) -> None:
-        pause, patience = _SHORTEST, math.inf if self.asked.timeout is None else self.asked.timeout
+        pause, patience = _SHORTEST, math.inf if self.settings.timeout is None else self.settings.timeout
         done, since = self._done(side), time.monotonic()
         with self._counted():
             while not side.may(self._address):

@@ -43,7 +43,7 @@ class Table(Uncopied):
     ----------
     files : Files
         A directory for them, which is made where there is none.
-    asked : SampleToInsertRatio
+    settings : SampleToInsertRatio
         What whoever has it open must agree on; the first may change it.
     writer : int or None
         The number of the writer that this is; None for a learner.
@@ -58,13 +58,13 @@ class Table(Uncopied):
         Of the whole, for compiled code.
     """
 
-    def __init__(self, files: Files, asked: SampleToInsertRatio, writer: int | None, added: int) -> None:
+    def __init__(self, files: Files, settings: SampleToInsertRatio, writer: int | None, added: int) -> None:
         self._files, self._used = files, -1
         try:
             files.make_directory(".")
             with self._alone():
                 self._used = files.open_lock(_USED, write=True)
-                self._open(asked, alone=files.lock(self._used, exclusive=True))
+                self._open(settings, alone=files.lock(self._used, exclusive=True))
                 if writer is not None:
                     self._take_in(writer, added)
                 if not files.lock(self._used, exclusive=False):
@@ -89,28 +89,28 @@ class Table(Uncopied):
         finally:
             self._files.close(fd)
 
-    def _open(self, asked: SampleToInsertRatio, *, alone: bool) -> None:
+    def _open(self, settings: SampleToInsertRatio, *, alone: bool) -> None:
         """Map the file; make it, or have it count anew, where something else is asked for than it has and nobody else uses it."""
         if not self._files.exists(_COUNTS):
-            self._write(np.zeros(fields.WORDS, np.int64), asked)
+            self._write(np.zeros(fields.WORDS, np.int64), settings)
         self._map()
-        ratio, size, bound = self.asked
-        if (ratio, size, bound) == (float(asked.ratio), asked.min_size, asked.bound):
+        ratio, size, bound = self.settings
+        if (ratio, size, bound) == (float(settings.ratio), settings.min_size, settings.bound):
             return
         if not alone:
             raise InputError(
                 f"limiter: others have {self._files.root} open with a ratio of {ratio:g}, min_size={size} and "
-                f"error_buffer={bound:g}, and {asked.ratio:g}, {asked.min_size} and {asked.bound:g} were asked for; give the "
-                "same, or close the others first"
+                f"error_buffer={bound:g}, and {settings.ratio:g}, {settings.min_size} and {settings.bound:g} were asked for; "
+                "give the same, or close the others first"
             )
-        self._write(self._words.copy(), asked)
+        self._write(self._words.copy(), settings)
         self._map()
 
-    def _write(self, words: Int64, asked: SampleToInsertRatio) -> None:
+    def _write(self, words: Int64, settings: SampleToInsertRatio) -> None:
         """Put a file in place that counts from now on."""
         words[fields.VERSION] = FORMAT
-        words[[fields.RATIO, fields.BOUND]] = np.array([asked.ratio, asked.bound], np.float64).view(np.int64)
-        words[fields.MIN_SIZE] = asked.min_size
+        words[[fields.RATIO, fields.BOUND]] = np.array([settings.ratio, settings.bound], np.float64).view(np.int64)
+        words[fields.MIN_SIZE] = settings.min_size
         words[fields.SAMPLES_BEFORE] = words[fields.SAMPLES]
         rows = words[fields.HEAD :].reshape(fields.MOST, fields.ROW)
         rows[:, fields.BEFORE] = rows[:, fields.ADDED]
@@ -121,14 +121,14 @@ class Table(Uncopied):
         self._words: Int64 = mapped.array(np.int64, (fields.WORDS,))
         self.head, self.address = self._words[: fields.HEAD], mapped.address
         self.writers = self._words[fields.HEAD :].reshape(fields.MOST, fields.ROW)
-        ratio, size, bound = self.asked
+        ratio, size, bound = self.settings
         if self.head[fields.VERSION] != FORMAT or not (0 < ratio < math.inf and 0 <= bound < math.inf and size > 0):
             raise CorruptionError(
                 f"{self._files.root / _COUNTS} is damaged, or of a newer diskbuffer; remove it to have the limiter count anew"
             )
 
     @property
-    def asked(self) -> tuple[float, int, float]:
+    def settings(self) -> tuple[float, int, float]:
         """The ratio, the least size, and the buffer of the error."""
         ratio, bound = self._words[[fields.RATIO, fields.BOUND]].view(np.float64).tolist()
         return ratio, int(self._words[fields.MIN_SIZE]), bound
@@ -150,7 +150,7 @@ class Table(Uncopied):
 
     def figures(self) -> dict[str, Any]:
         """Return what was counted, as plain numbers."""
-        ratio, size, bound = self.asked
+        ratio, size, bound = self.settings
         added, before = rule.inserts(self.address)
         samples = int(self.head[fields.SAMPLES] - self.head[fields.SAMPLES_BEFORE])
         return {

@@ -48,6 +48,6 @@ def encode(picture: Picture, quality: int) -> bytes:
     """Compress a picture. Some 100 to 170 ns a pixel, most of them without the GIL."""
     height, width = picture.shape[:2]
     image = require("PIL.Image", "pillow", "webp", "a column of the codec webp")
-    found = io.BytesIO()
-    image.frombuffer("RGB", (width, height), picture, "raw", "RGB", 0, 1).save(found, "WEBP", quality=quality, method=EFFORT)
-    return found.getvalue()
+    output = io.BytesIO()
+    image.frombuffer("RGB", (width, height), picture, "raw", "RGB", 0, 1).save(output, "WEBP", quality=quality, method=EFFORT)
+    return output.getvalue()

@@ -43,35 +43,35 @@ class Opened:
         One store, or several writers' with the face of one.
     multi_writer : MultiWriterStore or None
         These, if it is several.
-    wanted : Wanted
+    options : Wanted
         What the caller asked of it, and what all writers' stores have to be.
     """
 
     place: Path
     store: Store
     multi_writer: MultiWriterStore | None
-    wanted: Wanted
+    options: Wanted
 
 
-def open_place(place: Path, wanted: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
+def open_place(place: Path, options: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
     """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
     if writer is not None:
-        place, wanted = join_writers(place, check_name(writer), wanted, mode)
+        place, options = join_writers(place, check_name(writer), options, mode)
         files = Files(place)
-        return Opened(place, in_turn(lambda: _open_store(files, wanted, mode, mark)), None, wanted)
+        return Opened(place, in_turn(lambda: _open_store(files, options, mode, mark)), None, options)
     files = Files(place)
     if has_writers(files):
         multi_writer = _open_all(files, mode, mark)
-        return Opened(place, cast(Store, multi_writer), multi_writer, wanted)  # it has the same face, for all that reads
-    return Opened(place, _open_store(files, wanted, mode, mark), None, wanted)
+        return Opened(place, cast(Store, multi_writer), multi_writer, options)  # it has the same face, for all that reads
+    return Opened(place, _open_store(files, options, mode, mark), None, options)
 
 
 def join_limiter(
-    opened: Opened, asked: SampleToInsertRatio, mode: str, mark: str | None, writer: str | None, index: Index
+    opened: Opened, settings: SampleToInsertRatio, mode: str, mark: str | None, writer: str | None, index: Index
 ) -> Limiter:
     """Join the limiter that a buffer shares with others."""
-    if not isinstance(asked, SampleToInsertRatio):
-        raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
+    if not isinstance(settings, SampleToInsertRatio):
+        raise InputError(f"limiter must be a SampleToInsertRatio, found {settings!r}")
     if mode == "r" and mark is not None:
         raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
     writes, single = mode != "r", writer is None and opened.multi_writer is None
@@ -79,7 +79,7 @@ def join_limiter(
     number = None if not writes else 0 if writer is None else _number_of(root, writer)
     added = index.added() if writes else 0
     files = root.below(LIMITER if single else SHARED_LIMITER)
-    return Limiter(files, asked, number, added, str(opened.place))
+    return Limiter(files, settings, number, added, str(opened.place))
 
 
 def _number_of(root: Files, writer: str) -> int:
@@ -111,19 +111,19 @@ def _refuse_learners_values(path: Path) -> None:
             )
 
 
-def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> Store:
+def _open_store(files: Files, options: Wanted, mode: str, mark: str | None) -> Store:
     """Open one store, or make it, or have it go back to a mark."""
     path = files.root
-    lock, there = None, is_there(path)
-    if there and mode == "w-":
+    lock, exists = None, is_there(path)
+    if exists and mode == "w-":
         raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")
-    if not there:
+    if not exists:
         if mode in ("r", "r+") or mark is not None:
             raise NotAStoreError(
                 f"there is no store at {path}"
                 + (either("; mode 'a' would create one", "") if mark is None else ", and no mark of it")
             )
-        layout = wanted.layout()
+        layout = options.layout()
         refuse_too_many(path, layout)
         lock = directory.create(path, layout)
         if lock is None and mode == "w-":
@@ -137,7 +137,7 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
             refuse_too_many(path, store.layout, segments=int(np.count_nonzero(store.table.column("length"))))
         return store
     store = open_store(marks.find(Files(path), mark), writable=False)
-    refuse_another(path, store.layout, wanted)
+    refuse_another(path, store.layout, options)
     if mode == "r":
         return store
     _refuse_learners_values(path)

@@ -137,8 +137,8 @@ class OneStore:
 
     def _stamp(self) -> list[tuple[str, int, int, int]]:
         """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
-        found = Files(self._place).walk()
-        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found)
+        entries = Files(self._place).walk()
+        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in entries)
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that a reader tells of."""
@@ -193,8 +193,8 @@ class WritersStores:
     def writer(self) -> dict[str, Any] | None:
         """Return one of those who write to stores, or who writes columns beside them."""
         root, names = self._stores.all_files, [member.entry.name for member in self._stores.members]
-        found = next(filter(None, (_holder(root.below(name)) for name in names)), None)
-        return found or (_UNKNOWN if is_held(root, learner_lock.LOCK) else None)
+        holder = next(filter(None, (_holder(root.below(name)) for name in names)), None)
+        return holder or (_UNKNOWN if is_held(root, learner_lock.LOCK) else None)
 
     def accept_damage(self, _: str, /) -> bool:
         """Return False: the damaged store is to be looked at alone."""

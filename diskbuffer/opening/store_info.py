@@ -170,7 +170,7 @@ def disk_usage(files: Files) -> dict[str, int]:
 
     A store's own arrays are below `TAIL` and `SEGMENTS`, marks below `marks.MARKS`; a column is known by its path.
     """
-    found: dict[str, int] = {}
+    usage: dict[str, int] = {}
     known: set[tuple[int, int]] = set()
     of_marks = list[tuple[tuple[int, int], int]]()
     for name, status in files.walk():
@@ -181,6 +181,6 @@ def disk_usage(files: Files) -> dict[str, int]:
         known.add(identity)
         top = name.split("/", 1)[0]
         part = top if top in (SEGMENTS, TAIL) else name.rsplit("/", 1)[0] if "/" in name else "."
-        found[part] = found.get(part, 0) + used
+        usage[part] = usage.get(part, 0) + used
     alone = {identity: used for identity, used in of_marks if identity not in known}
-    return found | ({marks.MARKS: sum(alone.values())} if of_marks else {})
+    return usage | ({marks.MARKS: sum(alone.values())} if of_marks else {})

@@ -41,8 +41,8 @@ class _Deferring:
 
     def take_out(self) -> None:
         """Put the handler back, if this is in its place."""
-        there = _c.getsignal(self.number)
-        if there is self:
+        current = _c.getsignal(self.number)
+        if current is self:
             _c.signal(self.number, self.handler)
 
 

@@ -24,49 +24,49 @@ _MOST_WRAPPERS, _MOST_TEXT, _SHOWN = 100, 500, 300
 # What a caller gives
 
 
-def as_json(name: str, given: Any) -> dict[str, Any] | None:
+def as_json(name: str, mapping: Any) -> dict[str, Any] | None:
     """Return a mapping as JSON has it; an InputError where it cannot be written as JSON, or is too large."""
-    if given is None:
+    if mapping is None:
         return None
-    if not isinstance(given, Mapping):
-        raise InputError(f"{name} must be a mapping of names to what JSON holds, found {type(given).__name__}")
+    if not isinstance(mapping, Mapping):
+        raise InputError(f"{name} must be a mapping of names to what JSON holds, found {type(mapping).__name__}")
     try:
-        _check_names(name, given)
-        text = json.dumps(dict(given), allow_nan=False)
+        _check_names(name, mapping)
+        text = json.dumps(dict(mapping), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"{name} must consist of strings, finite numbers, booleans, None, and lists and dicts of them: {error}"
         ) from error
     if len(text) > MOST_BYTES:
         raise InputError(f"{name} must be at most {MOST_BYTES} bytes of JSON, found {len(text)}; keep it in a file of its own")
-    found: dict[str, Any] = json.loads(text)
-    if not _is_flat(found, MOST_LEVELS):
+    parsed: dict[str, Any] = json.loads(text)
+    if not _is_flat(parsed, MOST_LEVELS):
         raise InputError(f"{name} must be nested in at most {MOST_LEVELS} levels")
-    return found
+    return parsed
 
 
-def _is_flat(found: Any, levels: int) -> bool:
+def _is_flat(value: Any, levels: int) -> bool:
     """Tell whether something is nested in so many levels at most."""
-    inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(_is_flat(one, levels - 1) for one in inner)
 
 
-def _check_names(name: str, given: Any) -> None:
-    if isinstance(given, Mapping):
-        for key, value in given.items():
+def _check_names(name: str, content: Any) -> None:
+    if isinstance(content, Mapping):
+        for key, value in content.items():
             if not isinstance(key, str):
                 raise TypeError(f"a name must be a string, found {key!r}")
             _check_names(f"{name}[{key!r}]", value)
-    elif isinstance(given, list | tuple):
-        for value in given:
+    elif isinstance(content, list | tuple):
+        for value in content:
             _check_names(name, value)
 
 
-def is_sane(found: Any) -> bool:
+def is_sane(value: Any) -> bool:
     """Tell whether something that was read can be what `as_json` returned."""
-    if found is None:
+    if value is None:
         return True
-    return isinstance(found, dict) and _is_flat(found, MOST_LEVELS) and len(json.dumps(found)) <= MOST_BYTES
+    return isinstance(value, dict) and _is_flat(value, MOST_LEVELS) and len(json.dumps(value)) <= MOST_BYTES
 
 
 # What an environment tells
@@ -76,7 +76,7 @@ def describe(
     observation_space: Any, action_space: Any, env: Any = None, n_envs: int | None = None, autoreset: str | None = None
 ) -> dict[str, Any]:
     """Describe an environment, or its two spaces alone; what it does not tell is left out."""
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "observation_space": _space(observation_space),
         "action_space": _space(action_space),
         "n_envs": n_envs,
@@ -85,18 +85,18 @@ def describe(
     }
     if env is not None:
         spec = getattr(env, "spec", None)
-        found["id"] = _text(getattr(spec, "id", None))
-        found["wrappers"] = [type(wrapper).__name__[:_MOST_TEXT] for wrapper in _wrappers(env)]
+        description["id"] = _text(getattr(spec, "id", None))
+        description["wrappers"] = [type(wrapper).__name__[:_MOST_TEXT] for wrapper in _wrappers(env)]
         seed = getattr(getattr(env, "unwrapped", env), "_np_random_seed", None)  # the property would set one
-        found["seed"] = int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < 2**128 else None
-    found = {name: value for name, value in found.items() if value is not None}
-    if not is_sane(found):  # thousands of parts, or of levels: what they are is in the columns
-        found = {name: value for name, value in found.items() if not name.endswith("_space")}
-    return found
+        description["seed"] = int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < 2**128 else None
+    description = {name: value for name, value in description.items() if value is not None}
+    if not is_sane(description):  # thousands of parts, or of levels: what they are is in the columns
+        description = {name: value for name, value in description.items() if not name.endswith("_space")}
+    return description
 
 
-def _text(given: Any) -> str | None:
-    return str(given)[:_MOST_TEXT] if given is not None else None
+def _text(value: Any) -> str | None:
+    return str(value)[:_MOST_TEXT] if value is not None else None
 
 
 def _wrappers(env: Any) -> Iterator[Any]:
@@ -139,8 +139,8 @@ def _begins_with(space: Any, size: int) -> bool:
 
 def _versions(env: Any) -> dict[str, str]:
     names = ["gymnasium"] + ([] if env is None else [type(getattr(env, "unwrapped", env)).__module__.split(".")[0]])
-    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
-    return {"diskbuffer": __version__} | {name: version[:50] for name, version in found.items() if isinstance(version, str)}
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    return {"diskbuffer": __version__} | {name: version[:50] for name, version in versions.items() if isinstance(version, str)}
 
 
 def _space(space: Any) -> dict[str, Any]:
@@ -171,51 +171,51 @@ def numbers(array: Any) -> Any:
     return _nested(values.tolist())
 
 
-def _nested(given: Any) -> Any:
-    return [_nested(one) for one in given] if isinstance(given, list) else _number(given)
+def _nested(value: Any) -> Any:
+    return [_nested(one) for one in value] if isinstance(value, list) else _number(value)
 
 
-def _number(given: Any) -> Any:
+def _number(number: Any) -> Any:
     """Return a number, as text if it is not finite, which JSON cannot hold."""
-    value = given.item() if isinstance(given, np.generic) else given
+    value = number.item() if isinstance(number, np.generic) else number
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
 # Comparing
 
 
-def differences(stored: Any, given: Any) -> tuple[list[str], list[str]]:
+def differences(stored: Any, requested: Any) -> tuple[list[str], list[str]]:
     """Compare two descriptions; return what cannot be the same environment, and what may be another.
 
     Shapes and dtypes are the columns', and compared there: a stack of frames is stored, and read, in several ways.
     """
     refused, doubtful = list[str](), list[str]()
-    if not isinstance(stored, dict) or not isinstance(given, dict):
+    if not isinstance(stored, dict) or not isinstance(requested, dict):
         return refused, doubtful
     for name in ("observation_space", "action_space"):
-        _compare(name, stored.get(name), given.get(name), refused, doubtful)
+        _compare(name, stored.get(name), requested.get(name), refused, doubtful)
     for name in ("id", "wrappers"):
-        _note(name, stored.get(name), given.get(name), doubtful)
+        _note(name, stored.get(name), requested.get(name), doubtful)
     return refused, doubtful
 
 
-def _compare(name: str, stored: Any, given: Any, refused: list[str], doubtful: list[str]) -> None:
-    if not isinstance(stored, dict) or not isinstance(given, dict):
+def _compare(name: str, stored: Any, requested: Any, refused: list[str], doubtful: list[str]) -> None:
+    if not isinstance(stored, dict) or not isinstance(requested, dict):
         return
-    if stored.get("kind") != given.get("kind"):
-        _note(name, stored.get("kind"), given.get("kind"), refused)
+    if stored.get("kind") != requested.get("kind"):
+        _note(name, stored.get("kind"), requested.get("kind"), refused)
         return
     for field in ("n", "nvec", "start"):
-        _note(f"{name}.{field}", stored.get(field), given.get(field), refused)
-    if stored.get("shape") == given.get("shape"):
+        _note(f"{name}.{field}", stored.get(field), requested.get(field), refused)
+    if stored.get("shape") == requested.get("shape"):
         for field in ("low", "high", "text"):
-            _note(f"{name}.{field}", stored.get(field), given.get(field), doubtful)
-    theirs, mine = stored.get("spaces"), given.get("spaces")
+            _note(f"{name}.{field}", stored.get(field), requested.get(field), doubtful)
+    theirs, mine = stored.get("spaces"), requested.get("spaces")
     if isinstance(theirs, dict) and isinstance(mine, dict):
         for key in theirs.keys() & mine.keys():
             _compare(f"{name}[{key!r}]", theirs[key], mine[key], refused, doubtful)
 
 
-def _note(name: str, stored: Any, given: Any, lines: list[str]) -> None:
-    if stored is not None and given is not None and stored != given:
-        lines.append(f"  {name}: stored {str(stored)[:_SHOWN]}, asked for {str(given)[:_SHOWN]}")
+def _note(name: str, stored: Any, requested: Any, lines: list[str]) -> None:
+    if stored is not None and requested is not None and stored != requested:
+        lines.append(f"  {name}: stored {str(stored)[:_SHOWN]}, asked for {str(requested)[:_SHOWN]}")

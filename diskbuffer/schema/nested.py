@@ -10,13 +10,13 @@ from diskbuffer.schema.schema import escape_key, unescape_key
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """Take values apart that are nested in dicts: ``{"obs": {"pixels": ...}}`` becomes ``{"obs/pixels": ...}``."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flatten({f"{name}/{escape_key(str(key))}": inner for key, inner in value.items()}))
+            flat.update(flatten({f"{name}/{escape_key(str(key))}": inner for key, inner in value.items()}))
         elif value is not None:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:

@@ -45,11 +45,11 @@ _WEBP_PIXELS = 16383  # of a side, the most that WebP has
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
 
 
-def _shape(given: Any) -> tuple[int, ...]:
+def _shape(shape: Any) -> tuple[int, ...]:
     try:
-        return tuple(integer("an axis", n, -MOST) for n in (given if isinstance(given, tuple | list) else (given,)))
+        return tuple(integer("an axis", n, -MOST) for n in (shape if isinstance(shape, tuple | list) else (shape,)))
     except InputError:
-        raise SchemaError(f"a column's shape must be a tuple of integers, found {shown(given)}") from None
+        raise SchemaError(f"a column's shape must be a tuple of integers, found {shown(shape)}") from None
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,9 @@ class Schema:
         """Show, a line each, the columns in which `other` (what was asked for) differs from this (what is stored)."""
         lines = []
         for path in dict.fromkeys([*self.columns, *other.columns]):
-            stored, given = self.columns.get(path), other.columns.get(path)
-            if stored != given:
-                lines.append(f"  {path}: stored {stored or 'nothing'}, asked for {given or 'nothing'}")
+            stored, requested = self.columns.get(path), other.columns.get(path)
+            if stored != requested:
+                lines.append(f"  {path}: stored {stored or 'nothing'}, asked for {requested or 'nothing'}")
         return "\n".join(lines)
 
 
@@ -321,10 +321,10 @@ def _space_columns(name: str, space: gymnasium.Space[Any]) -> dict[str, Column]:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for key, inner in space.spaces.items():
-            found.update(_space_columns(f"{name}/{escape_key(str(key))}", inner))
-        return found
+            columns.update(_space_columns(f"{name}/{escape_key(str(key))}", inner))
+        return columns
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return {name: Column(tuple(space.shape or ()), space.dtype)}
     raise SchemaError(

@@ -76,19 +76,19 @@ class Resize:
 Transforms: TypeAlias = tuple[Greyscale | Resize, ...]
 
 
-def transforms_of(given: Any) -> Transforms:
+def transforms_of(transform: Any) -> Transforms:
     """Return transforms in the order in which they are applied: pictures become grey first, which takes less time.
 
-    Given is one, or several, or their notation ("greyscale", "resize:84x84"); a SchemaError where it is something else.
+    `transform` is one, or several, or their notation ("greyscale", "resize:84x84"); a SchemaError where it is something else.
     """
-    several = given if isinstance(given, tuple | list) else () if given is None else (given,)
-    found = [_parse(each) if isinstance(each, str) else each for each in several]
-    for each in found:
+    several = transform if isinstance(transform, tuple | list) else () if transform is None else (transform,)
+    transforms = [_parse(each) if isinstance(each, str) else each for each in several]
+    for each in transforms:
         if not isinstance(each, Greyscale | Resize):
             raise SchemaError(f"a column's transform consists of Greyscale() and Resize(height, width), found {each!r}")
-    if len({type(each) for each in found}) < len(found):
-        raise SchemaError(f"a column's transform has each kind once, found {notation(tuple(found))}")
-    return tuple(sorted(found, key=lambda each: each.order))
+    if len({type(each) for each in transforms}) < len(transforms):
+        raise SchemaError(f"a column's transform has each kind once, found {notation(tuple(transforms))}")
+    return tuple(sorted(transforms, key=lambda each: each.order))
 
 
 def notation(transforms: Transforms) -> str:
@@ -117,7 +117,7 @@ def picture_axes(transforms: Transforms, shape: tuple[int, ...]) -> tuple[int | 
 
 def are_pictures(shape: tuple[int, ...], axes: tuple[int | None, ...]) -> bool:
     """Tell whether a shape is one that `picture_axes` returned."""
-    return len(shape) == len(axes) and all(wanted in (None, n) for n, wanted in zip(shape, axes, strict=True))
+    return len(shape) == len(axes) and all(expected in (None, n) for n, expected in zip(shape, axes, strict=True))
 
 
 def check_shape(transforms: Transforms, shape: tuple[int, ...], dtype: str) -> None:
@@ -134,7 +134,7 @@ def check_shape(transforms: Transforms, shape: tuple[int, ...], dtype: str) -> N
 
 
 def _parse(text: str) -> Greyscale | Resize:
-    found = _NOTATION.fullmatch(text.strip())
-    if found is None:
+    match = _NOTATION.fullmatch(text.strip())
+    if match is None:
         raise SchemaError(f"a transform is written as greyscale or resize:HEIGHTxWIDTH, such as resize:84x84, found {text!r}")
-    return Resize(int(found[1]), int(found[2])) if found[1] else Greyscale()
+    return Resize(int(match[1]), int(match[2])) if match[1] else Greyscale()

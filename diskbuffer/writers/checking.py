@@ -14,12 +14,12 @@ from diskbuffer.writers.description import read_description
 
 def check_all(root: Path, *, repair: bool = False, progress: bool = True) -> Report:
     """Verify every store of a directory of several writers, as `check` does one."""
-    found = Report(root, repaired=repair)
+    combined = Report(root, repaired=repair)
     for entry in read_description(Files(root)).writers:
         if is_there(root / entry.name):  # else it was removed, or is only being made
             report = check(root / entry.name, repair=repair, progress=progress)
-            found.problems += report.problems
-            found.rows, found.dropped = found.rows + report.rows, found.dropped + report.dropped
-    for finding in find_links(root, {problem.path for problem in found.problems}):
-        found.problems += finding.problems
-    return found
+            combined.problems += report.problems
+            combined.rows, combined.dropped = combined.rows + report.rows, combined.dropped + report.dropped
+    for finding in find_links(root, {problem.path for problem in combined.problems}):
+        combined.problems += finding.problems
+    return combined

@@ -90,10 +90,10 @@ class Columns:
 
     def _read_what(self) -> None:
         try:
-            found = self.files.stat(_WHAT)
+            status = self.files.stat(_WHAT)
         except FileNotFoundError:
             return
-        if (found.st_ino, found.st_mtime_ns) == self._seen:
+        if (status.st_ino, status.st_mtime_ns) == self._seen:
             return
         try:
             what = read_json(self.files, _WHAT)
@@ -102,7 +102,7 @@ class Columns:
             self.what = What(columns, tuple(str(tag) for tag in what["tags"]), int(what["removals"]))
         except (SchemaError, ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{self.files.root / _WHAT} is damaged: {error}; remove it, and the columns with it") from error
-        self._seen = found.st_ino, found.st_mtime_ns
+        self._seen = status.st_ino, status.st_mtime_ns
 
     # Changing which there are
 
@@ -161,10 +161,10 @@ class Columns:
 
     def schema(self, what: What) -> Schema:
         """Return all columns: those that were recorded, and these."""
-        found = self._recorded
+        schema = self._recorded
         for name, column in what.columns.items():
-            found = found.with_derived(name, column)
-        return found
+            schema = schema.with_derived(name, column)
+        return schema
 
     def remove(self, name: str) -> None:
         """Remove a column for good."""
@@ -196,7 +196,7 @@ class Columns:
         held = self._held.get(key)
         if held is None or held.whose != whose:
             self._retire([key])
-            mapped, size = self._found(name, member, slot), self._bytes(name) + _WHOSE
+            mapped, size = self._existing_map(name, member, slot), self._bytes(name) + _WHOSE
             if mapped is not None and tuple(_whose(mapped, size).tolist()) != whose:
                 member.store.refuse_evicted([slot])
                 mapped = None
@@ -205,7 +205,7 @@ class Columns:
             held = self._held[key] = _Held(mapped or self._zeros.setdefault(size, Zeros(size)), whose)
         return held.mapped
 
-    def _found(self, name: str, member: Member, slot: int) -> Map | None:
+    def _existing_map(self, name: str, member: Member, slot: int) -> Map | None:
         with contextlib.suppress(FileNotFoundError, CorruptionError):
             return self.files.map(self._file(name, member, slot), self._bytes(name) + _WHOSE, writable=self.is_writing)
         return None

@@ -92,26 +92,26 @@ class Description:
     def to_json(self) -> bytes:
         """Return the group file."""
         writers = [[entry.name, entry.first_stream, entry.streams] for entry in self.writers]
-        found = {"format": FORMAT, "common": self.common.attributes(0), "writers": writers}
-        attributes = {MULTI_WRITER: found | {"checksum": _checksum(found)}}
+        content = {"format": FORMAT, "common": self.common.attributes(0), "writers": writers}
+        attributes = {MULTI_WRITER: content | {"checksum": _checksum(content)}}
         return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
 
     @classmethod
     def from_group(cls, metadata: Any, where: str) -> Description:
         """Read what `to_json` wrote, trusting nothing."""
         try:
-            found = dict(metadata["attributes"][MULTI_WRITER])
-            checksum = found.pop("checksum")
-            version = found["format"]
+            content = dict(metadata["attributes"][MULTI_WRITER])
+            checksum = content.pop("checksum")
+            version = content["format"]
         except (KeyError, TypeError, ValueError):
             raise NotAStoreError(f"{where} has no stores of several writers that diskbuffer made; give another path") from None
         if not isinstance(version, int) or version > FORMAT:
             raise FormatError(f"{where}: a directory of several writers of format {version}; install a newer diskbuffer")
-        if checksum != _checksum(found):
+        if checksum != _checksum(content):
             raise CorruptionError(f"{where}/{GROUP}: the description of the writers does not match its checksum; it is damaged")
         try:
-            common, _ = Layout.from_group({"attributes": {ATTRIBUTE: found["common"]}}, where)
-            writers = tuple(Entry(str(name), int(first), int(streams)) for name, first, streams in found["writers"])
+            common, _ = Layout.from_group({"attributes": {ATTRIBUTE: content["common"]}}, where)
+            writers = tuple(Entry(str(name), int(first), int(streams)) for name, first, streams in content["writers"])
         except FormatError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -126,16 +126,16 @@ class Description:
         return cls(common, writers)
 
 
-def _checksum(found: dict[str, Any]) -> int:
-    return int(google_crc32c.value(json.dumps(found, sort_keys=True).encode()))
+def _checksum(content: dict[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(content, sort_keys=True).encode()))
 
 
 def refuse_strange(common: Layout, layout: Layout, where: Path) -> None:
     """Raise a SchemaError where a store's rows cannot be read together with those of the others."""
     lines = [common.schema.difference(layout.schema.recorded)]
     for name in ("segment_rows", "frame_stack", "padding"):
-        if (has := getattr(common, name)) != (asked := getattr(layout, name)):
-            lines.append(f"  {name}: the others have {has}, this one {asked}")
+        if (has := getattr(common, name)) != (own := getattr(layout, name)):
+            lines.append(f"  {name}: the others have {has}, this one {own}")
     if common.lossy != layout.lossy:
         lines.append(f"  compressed with a loss: of the others {list(common.lossy)}, of this one {list(layout.lossy)}")
     if dict(common.chunks_of) != dict(layout.chunks_of):
@@ -203,19 +203,19 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
     _make(files, layout)
     with alone(files):
         description = read_description(files)
-        found = description.find(name)
-        if found is None:
+        entry = description.find(name)
+        if entry is None:
             description = description.joined(name, layout, root)
             files.replace_contents(GROUP, description.to_json())
-            found = description.writers[-1]
+            entry = description.writers[-1]
         else:
             refuse_strange(description.common, layout, root)
-            if layout.streams != found.streams:
+            if layout.streams != entry.streams:
                 raise SchemaError(
-                    f"writer {name!r} of {root} has {found.streams} environments, and {layout.streams} were asked for; give "
+                    f"writer {name!r} of {root} has {entry.streams} environments, and {layout.streams} were asked for; give "
                     "those, or another name"
                 )
-    return found
+    return entry
 
 
 def _make(files: Files, layout: Layout) -> None:

@@ -16,61 +16,61 @@ from diskbuffer.writers.description import Description, has_writers, is_one_stor
 _WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
 
 
-def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path, Wanted]:
+def join_writers(root: Path, name: str, options: Wanted, mode: str) -> tuple[Path, Wanted]:
     """Describe a writer beside the others, if it is new; return the path of its store, and what that is to be.
 
     What the caller leaves open, the columns even, is as the others have it.
     """
-    if wanted.capacity_each:
+    if options.capacity_each:
         raise InputError("capacity_each= is for the store of one writer alone; leave it out with writer=")
     path, files = root / name, Files(root)
     if not has_writers(files) and is_one_store(files):
         raise NotAStoreError(f"{root} is the store of one writer; give writer= a path where nothing is yet, or leave it out")
-    description, there = read_description(files) if has_writers(files) else None, is_there(path)
+    description, exists = read_description(files) if has_writers(files) else None, is_there(path)
     if description is not None:
-        _refuse_another_capacity(root, description.common.capacity, wanted.capacity)
-        wanted = _completed(wanted, description)
-    if mode in ("r", "r+") and not there:
+        _refuse_another_capacity(root, description.common.capacity, options.capacity)
+        options = _completed(options, description)
+    if mode in ("r", "r+") and not exists:
         raise NotAStoreError(f"there is no store of a writer {name!r} in {root}")
     if mode == "r":
-        return path, wanted
-    if wanted.schema is None:
+        return path, options
+    if options.schema is None:
         raise InputError(f"there are no writers in {root} yet; the first has to give env=, both spaces, or columns=")
-    if description is None and wanted.segment_rows is None:
-        share = None if wanted.capacity is None else max(1, wanted.capacity // _WRITERS)
-        wanted = dataclasses.replace(wanted, segment_rows=segment_rows_of(share, wanted.n_envs or 1, wanted.schema.columns))
-    if description is not None and there:
+    if description is None and options.segment_rows is None:
+        share = None if options.capacity is None else max(1, options.capacity // _WRITERS)
+        options = dataclasses.replace(options, segment_rows=segment_rows_of(share, options.n_envs or 1, options.schema.columns))
+    if description is not None and exists:
         entry = description.find(name)
-        wanted = wanted if entry is None else dataclasses.replace(wanted, n_envs=wanted.n_envs or entry.streams)
-    layout = wanted.layout()
-    if not there:
+        options = options if entry is None else dataclasses.replace(options, n_envs=options.n_envs or entry.streams)
+    layout = options.layout()
+    if not exists:
         refuse_too_many(path, layout)
     join(root, name, layout)
-    return path, wanted
+    return path, options
 
 
-def _completed(wanted: Wanted, description: Description) -> Wanted:
+def _completed(options: Wanted, description: Description) -> Wanted:
     """Return what is wanted, as the others have it where the caller left it open."""
     common = description.common
-    schema = wanted.schema or common.schema
-    chunk = wanted.chunk_rows
+    schema = options.schema or common.schema
+    chunk = options.chunk_rows
     if chunk is None and chunk_rows_of(schema) != dict(common.chunks_of):
         chunk = next((n for n in CHUNK_ROWS if chunk_rows_of(schema, n) == dict(common.chunks_of)), None)
     return dataclasses.replace(
-        wanted,
+        options,
         schema=schema,
         capacity=common.capacity,
-        frame_stack=wanted.frame_stack or common.frame_stack,
-        padding=wanted.padding or common.padding,
-        autoreset=wanted.autoreset,
-        segment_rows=wanted.segment_rows or common.segment_rows,
+        frame_stack=options.frame_stack or common.frame_stack,
+        padding=options.padding or common.padding,
+        autoreset=options.autoreset,
+        segment_rows=options.segment_rows or common.segment_rows,
         chunk_rows=chunk,
     )
 
 
-def _refuse_another_capacity(root: Path, has: int | None, asked: int | None) -> None:
-    if asked is not None and asked != has:
+def _refuse_another_capacity(root: Path, has: int | None, capacity: int | None) -> None:
+    if capacity is not None and capacity != has:
         raise SchemaError(
-            f"the writers of {root} share a capacity of {has} steps, and {asked} were asked for; leave out capacity=, or use "
+            f"the writers of {root} share a capacity of {has} steps, and {capacity} were asked for; leave out capacity=, or use "
             "another directory"
         )

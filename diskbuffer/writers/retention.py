@@ -67,9 +67,9 @@ class SharedRetention:
 
     def _look(self) -> int:
         """See who the writers are; return the number of this one."""
-        found = read_description(self._files)
-        self._capacity, self._writers = found.common.capacity, found.writers
-        return [entry.name for entry in found.writers].index(self._name)
+        description = read_description(self._files)
+        self._capacity, self._writers = description.common.capacity, description.writers
+        return [entry.name for entry in description.writers].index(self._name)
 
     def resize(self, capacity: int | None) -> None:  # noqa: ARG002
         """Look again: the capacity is that of all writers."""
@@ -114,18 +114,18 @@ class SharedRetention:
 
     def _give_up_of_others(self, excess: int) -> int:
         """Evict up to so many steps of writers that are gone; return how many."""
-        given = 0
+        evicted = 0
         for number, entry in enumerate(self._writers):
-            if number == self._number or self._counts.steps[number] == 0 or given >= excess:
+            if number == self._number or self._counts.steps[number] == 0 or evicted >= excess:
                 continue
             files = Files(self._files.root / entry.name)
             if is_held(files) is not False:
                 continue
             try:
-                given += self._evict(number, files, excess - given)
+                evicted += self._evict(number, files, excess - evicted)
             except (DiskBufferError, OSError):
                 continue  # it has come back, or is damaged, which it is told when it does
-        return given
+        return evicted
 
     def _evict(self, number: int, files: Files, steps: int) -> int:
         """Evict the oldest segments of a writer that is gone, up to so many steps; return how many there were."""

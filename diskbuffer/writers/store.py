@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, EvictedError, NotAStoreError, ReadOnlyError
-from diskbuffer.index.multi_writer import MultiWriterIndex, Part
+from diskbuffer.index.multi_writer import IndexPart, MultiWriterIndex
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
 from diskbuffer.schema.schema import TAG, Column, Schema
@@ -91,11 +91,11 @@ class MultiWriterStore:
         stat = self.all_files.stat(GROUP)
         if (stat.st_ino, stat.st_mtime_ns) == self._described:
             return
-        self._description = found = read_description(self.all_files)
+        self._description = description = read_description(self.all_files)
         self._described = stat.st_ino, stat.st_mtime_ns
-        for entry in found.writers[len(self.members) :]:
+        for entry in description.writers[len(self.members) :]:
             self.members.append(Member(self.all_files, entry, len(self.members)))
-        if [member.entry for member in self.members] != list(found.writers):
+        if [member.entry for member in self.members] != list(description.writers):
             raise NotAStoreError(f"{self.root} is not the directory any more that was opened; open it again")
         self._lay_out()
 
@@ -155,7 +155,7 @@ class MultiWriterStore:
         return look + [watched[n] for n in np.flatnonzero(which).tolist()]
 
     def _combined(self, context: int, look: Sequence[Member]) -> MultiWriterIndex:
-        parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in look]
+        parts = [IndexPart(member.index, member.entry.first_stream, member.number, member.numbers) for member in look]
         nothing = StoreTail(dict.fromkeys(self.layout.packed, 0), 8, 0)
         self.tails = [member.tail or nothing for member in self.members] or [nothing]
         return MultiWriterIndex(self.layout.streams, self.layout.segment_rows, context, parts, self._index)
@@ -263,8 +263,8 @@ class MultiWriterStore:
 
     def disk_bytes(self) -> int:
         """Return the bytes that all stores, columns and marks take on the disk: holes not counted, and what they share once."""
-        found = {(status.st_dev, status.st_ino): status.st_blocks * 512 for _, status in self.all_files.walk()}
-        return sum(found.values())
+        sizes = {(status.st_dev, status.st_ino): status.st_blocks * 512 for _, status in self.all_files.walk()}
+        return sum(sizes.values())
 
     def close(self) -> None:
         """Let another process write columns, and unmap all files, as `Store.close` does."""
@@ -336,8 +336,8 @@ class MultiWriterMaps:
     @property
     def epoch(self) -> tuple[Epoch, ...]:
         """Keep what is mapped now as long as this is held."""
-        there = [member.store.maps.epoch for member in self._store.members if member.is_there]
-        return (self._store.columns.epoch, *there)
+        epochs = [member.store.maps.epoch for member in self._store.members if member.is_there]
+        return (self._store.columns.epoch, *epochs)
 
     def look(self, members: Sequence[Member]) -> None:
         """Follow what the stores' own maps have; of stores that are gone, nothing."""
@@ -378,16 +378,16 @@ class MultiWriterMaps:
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""
         self._store.check_open()
-        wanted: dict[Member, list[int]] = {}
+        by_member: dict[Member, list[int]] = {}
         for slot in slots:
             member, own = self._store.find(slot)
-            wanted.setdefault(member, []).append(own)
-        for member in wanted:
+            by_member.setdefault(member, []).append(own)
+        for member in by_member:
             if not member.is_there:
                 raise EvictedError(f"{self._store.root}/{member.entry.name} was removed; refresh, and draw again")
         paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
-        for member, own_slots in wanted.items():
+        for member, own_slots in by_member.items():
             try:
                 member.store.maps.ensure(own_slots, recorded)
             finally:

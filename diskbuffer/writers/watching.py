@@ -34,8 +34,8 @@ def stamp_of(files: Files) -> Stamp | None:
 
     A store that is not there has one, too.
     """
-    before, found = time.time_ns() - SETTLED, files.stamp(_PLACE)
-    return None if max(found[2:], default=0) > before else found
+    before, stamp = time.time_ns() - SETTLED, files.stamp(_PLACE)
+    return None if max(stamp[2:], default=0) > before else stamp
 
 
 class Watched:
@@ -59,30 +59,30 @@ class Watched:
         """
         if self._store.table.slots != self._slots or not self._store.following.is_described:
             return None
-        found = [(address, int(words.ctypes.data), words.nbytes) for address, words in self._seen]
+        comparisons = [(address, int(words.ctypes.data), words.nbytes) for address, words in self._seen]
         if self._store.kept is None and not self._store.open_ends:  # somebody may be writing
             try:
-                found += self._flags(index)
+                comparisons += self._flags(index)
             except (CorruptionError, EvictedError):  # evicted meanwhile
                 return None
         self._held.append(self._seen)
-        return np.array(found, np.int64).reshape(-1, 3)
+        return np.array(comparisons, np.int64).reshape(-1, 3)
 
     def _flags(self, index: Index) -> list[tuple[int, int, int]]:
-        ended, found = index.table[:, ENDED].astype(np.uint8), []
+        ended, comparisons = index.table[:, ENDED].astype(np.uint8), []
         self._held.append(ended)
         for stream in np.flatnonzero(index.table[:, HEAD] >= 0).tolist():
             slot, row = int(index.slots(stream)[-1]), int(index.table[stream, HEAD]) % index.segment_rows
             flags = self._store.values("is_last", slot)
             self._held.append(flags)
-            found.append((int(flags.ctypes.data) + row, int(ended.ctypes.data) + stream, 1))
-        return found
+            comparisons.append((int(flags.ctypes.data) + row, int(ended.ctypes.data) + stream, 1))
+        return comparisons
 
 
 def changed(watched: Sequence[Int64]) -> npt.NDArray[np.bool_]:
     """Tell of each of several stores, by what `Watched.finished` returned, whether anything is not what it was."""
-    found = np.zeros(len(watched), np.bool_)
+    flags = np.zeros(len(watched), np.bool_)
     if watched:
         of = np.repeat(np.arange(len(watched)), [len(places) for places in watched])
-        note_changes(np.concatenate(watched), of, found)
-    return found
+        note_changes(np.concatenate(watched), of, flags)
+    return flags

@@ -115,7 +115,7 @@ class World:
             self.starts.append(begins[np.searchsorted(begins, low, side="right") - 1 :])
             self.table[stream, [fields.HEAD, fields.LOW, fields.FLOOR, fields.EPISODES]] = head, low, low, len(self.starts[-1])
             self.table[stream, [fields.STARTS, fields.SLOTS]] = address_of(self.starts[-1]), address_of(self.slots[stream])
-            self.table[stream, [fields.SEGMENTS, fields.OWN]] = len(self.slots[stream]), stream
+            self.table[stream, [fields.SEGMENTS, fields.STORE_STREAM]] = len(self.slots[stream]), stream
         places = [[(address_of(file), file.nbytes) for file in files] for files in self.files]
         self.mapped = np.array(places, np.int64)
 
