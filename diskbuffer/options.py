@@ -81,7 +81,7 @@ def refuse_unknown(create: CreateOptions, buffer: type) -> None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedOptions:
     """What was asked for; None where nothing was."""
 
     schema: Schema | None
@@ -153,7 +153,7 @@ class Options:
     environment: Any = None
     metadata: Any = None
 
-    def checked(self) -> Wanted:
+    def checked(self) -> RequestedOptions:
         """Check the options, with what an environment tells, and return what is wanted; an InputError where they differ."""
         self._check_choices()
         self._check_sources()
@@ -173,7 +173,7 @@ class Options:
             described = describe(*spaces, self.env, known.n_envs, known.autoreset)
         elif self.extra or self.transforms:
             raise InputError("extra= and transforms= are about columns of env=, spaces or columns=; give one of these, too")
-        return Wanted(
+        return RequestedOptions(
             schema,
             known.capacity,
             sizes["n_envs"],
@@ -262,7 +262,7 @@ def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each
         raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
 
 
-def refuse_another(path: Path, stored: Layout, requested: Wanted) -> None:
+def refuse_another(path: Path, stored: Layout, requested: RequestedOptions) -> None:
     """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
     _check_capacity(stored.capacity, stored.n_envs, requested.frame_stack or 1, each=False)
     lines = []
@@ -325,7 +325,7 @@ def with_transforms(columns: Mapping[str, Column], transforms: Mapping[str, Any]
     return stored
 
 
-def warning_of(path: Path, stored: Layout, requested: Wanted) -> str | None:
+def warning_of(path: Path, stored: Layout, requested: RequestedOptions) -> str | None:
     """Return in what a store may be of another environment than is given, though its steps have the same form."""
     lines = differences(stored.environment, requested.environment)[1]
     if not lines:

@@ -90,25 +90,25 @@ def play(store: Path, options: argparse.Namespace, shared: ActorCriticPolicy, ve
 
 def loss_of(policy: ActorCriticPolicy, handed_over: ActorCriticPolicy, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the loss over slices, (BATCH_SIZE // SLICE, SLICE), with advantages by the values of what was handed over last."""
-    shape, there = batch["action"].shape, batch["mask"]
+    shape, mask = batch["action"].shape, batch["mask"]
     values, log_prob, _ = policy.evaluate_actions(batch["obs"].flatten(0, 1), batch["action"].flatten())
     values, log_prob = values.view(shape), log_prob.view(shape)
     with torch.no_grad():
-        rows, last = torch.arange(shape[0]), there.sum(1) - 1  # a slice ends where its episode does
+        rows, last = torch.arange(shape[0]), mask.sum(1) - 1  # a slice ends where its episode does
         old = handed_over.predict_values(batch["obs"].flatten(0, 1)).view(shape)
         next_values = old.roll(-1, dims=1)
         next_values[rows, last] = handed_over.predict_values(batch["next_obs"][rows, last]).flatten()
-        surprise = (batch["reward"] + GAMMA * next_values * ~batch["terminated"] - old) * there
+        surprise = (batch["reward"] + GAMMA * next_values * ~batch["terminated"] - old) * mask
         advantage, further = torch.zeros(shape), torch.zeros(shape[0])
         for t in reversed(range(shape[1])):
             further = surprise[:, t] + GAMMA * LAMBDA * further
             advantage[:, t] = further
         target = advantage + old
-    advantage = advantage[there]
+    advantage = advantage[mask]
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    ratio = (log_prob - batch["log_prob"])[there].exp()
+    ratio = (log_prob - batch["log_prob"])[mask].exp()
     gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).mean()
-    return 0.5 * ((values - target)[there] ** 2).mean() - gain
+    return 0.5 * ((values - target)[mask] ** 2).mean() - gain
 
 
 def newest_returns(buffer: db.ReplayBuffer) -> Any:
@@ -145,7 +145,7 @@ def while_playing(store: Path, options: argparse.Namespace) -> None:
         loader = buffer.loader(BATCH_SIZE // SLICE, sampler, prefetch=1, refresh_every=0.02)
         batches = iter(loader)
         next(batches)  # by now the actor's process plays
-        begin, told, before = time.perf_counter(), 0.0, loader.waited
+        begin, reported, before = time.perf_counter(), 0.0, loader.waited
         for number, batch in enumerate(batches):
             loss = loss_of(policy, shared, batch)
             policy.optimizer.zero_grad()
@@ -157,8 +157,8 @@ def while_playing(store: Path, options: argparse.Namespace) -> None:
                     shared.load_state_dict(policy.state_dict())
                     version.value += 1
             now = time.perf_counter()
-            if now - told > 1:
-                told = now
+            if now - reported > 1:
+                reported = now
                 tell(begin, buffer.stats()["limiter"]["added"], newest_returns(buffer))
                 if now - begin > options.seconds:
                     break
@@ -189,7 +189,7 @@ class Clock(BaseCallback):
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
-        self._seconds, self._told, self.learning = seconds, 0.0, 0.0
+        self._seconds, self._reported, self.learning = seconds, 0.0, 0.0
 
     def _on_training_start(self) -> None:
         self.begin = self._since = time.perf_counter()
@@ -197,8 +197,8 @@ class Clock(BaseCallback):
     def _on_rollout_start(self) -> None:
         now = time.perf_counter()
         self.learning += now - self._since
-        if now - self._told > 1:
-            self._told = now
+        if now - self._reported > 1:
+            self._reported = now
             tell(self.begin, self.num_timesteps, [episode["r"] for episode in self.model.ep_info_buffer or []])
 
     def _on_rollout_end(self) -> None:

@@ -30,8 +30,8 @@ def learn(
     """Take a gradient step, weighted by importance, and give the sampler the new priorities."""
     with torch.no_grad():
         best = online(batch["next_obs"]).argmax(1, keepdim=True)
-        wanted = batch["reward"] + batch["discount"] * target(batch["next_obs"]).gather(1, best)[:, 0]
-    errors = online(batch["obs"]).gather(1, batch["action"][:, None])[:, 0] - wanted
+        td_target = batch["reward"] + batch["discount"] * target(batch["next_obs"]).gather(1, best)[:, 0]
+    errors = online(batch["obs"]).gather(1, batch["action"][:, None])[:, 0] - td_target
     loss = (batch["weights"] * nn.functional.smooth_l1_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()

@@ -66,9 +66,9 @@ class Learner:
         """Take one gradient step on a batch."""
         with torch.no_grad():
             following = self.target(batch["next_obs"]).max(dim=1).values
-            wanted = batch["reward"] + GAMMA * following * ~batch["terminated"]
+            td_target = batch["reward"] + GAMMA * following * ~batch["terminated"]
         values = self.online(batch["obs"]).gather(1, batch["action"][:, None])[:, 0]
-        loss = nn.functional.smooth_l1_loss(values, wanted)
+        loss = nn.functional.smooth_l1_loss(values, td_target)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

@@ -68,9 +68,9 @@ def main() -> None:
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
     made, steps = algorithm(arguments), 0
     while steps < arguments.steps:
-        found = made.train()["env_runners"]
-        steps = int(found["num_env_steps_sampled_lifetime"])
-        print(f"{steps:,} steps, mean return {found.get('episode_return_mean', float('nan')):.1f}", flush=True)
+        result = made.train()["env_runners"]
+        steps = int(result["num_env_steps_sampled_lifetime"])
+        print(f"{steps:,} steps, mean return {result.get('episode_return_mean', float('nan')):.1f}", flush=True)
     print(f"{len(made.local_replay_buffer):,} steps in the buffer")
     made.stop()
     ray.shutdown()

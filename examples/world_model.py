@@ -41,11 +41,11 @@ class WorldModel(nn.Module):
         batch, length = action.shape
         codes = self.encode(frames.reshape(batch * length, 1, 84, 84)).reshape(batch, length, CODE)
         actions = nn.functional.one_hot(action, self.n_actions).float()
-        state, found = codes.new_zeros(batch, HIDDEN), []
+        state, predictions = codes.new_zeros(batch, HIDDEN), []
         for t in range(length):
             state = self.step(torch.cat([codes[:, t], actions[:, t]], 1), state * ~is_first[:, t, None])
-            found.append(self.predict(state))
-        return torch.stack(found, 1)
+            predictions.append(self.predict(state))
+        return torch.stack(predictions, 1)
 
 
 def loss_of(model: WorldModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -54,8 +54,8 @@ def loss_of(model: WorldModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     predicted = model(frames, batch["action"], batch["is_first"])
     follows = ~batch["is_last"][:, :-1, None]
     pixels, reward, ends = predicted[:, :-1].split((SIDE**2, 1, 1), -1)
-    wanted = nn.functional.avg_pool2d(frames[:, 1:], 4).flatten(2)
-    surprise = ((pixels - wanted) ** 2).sum(-1, keepdim=True) + (reward - batch["reward"][:, :-1, None]) ** 2
+    following = nn.functional.avg_pool2d(frames[:, 1:], 4).flatten(2)
+    surprise = ((pixels - following) ** 2).sum(-1, keepdim=True) + (reward - batch["reward"][:, :-1, None]) ** 2
     over = batch["terminated"][:, :-1, None].float()
     surprise = surprise + nn.functional.binary_cross_entropy_with_logits(ends, over, reduction="none")
     loss: torch.Tensor = (surprise * follows).sum() / follows.sum()

@@ -20,14 +20,14 @@ cdef extern from "codec.hpp" namespace "diskbuffer" nogil:
         BAD_PICTURE_ "diskbuffer::BAD_PICTURE"
         OUTSIDE_ "diskbuffer::OUTSIDE"
     int decode_ "diskbuffer::decode"(
-        const uint8_t* chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, uint8_t* target, uint8_t* scratch
+        const uint8_t* chunk, int64_t size, int64_t chunk_bytes, int64_t n_bytes, uint8_t* target, uint8_t* scratch
     )
     int64_t encode_ "diskbuffer::encode"(
         const uint8_t* rows, int64_t chunk_bytes, const char* compressor, int level, int64_t item_bytes, uint8_t* target
     )
 
 cdef extern from "lz4.hpp" namespace "diskbuffer" nogil:
-    int64_t decode_lz4_ "diskbuffer::decode_lz4"(const uint8_t* block, int64_t size, uint8_t* target, int64_t wanted)
+    int64_t decode_lz4_ "diskbuffer::decode_lz4"(const uint8_t* block, int64_t size, uint8_t* target, int64_t n_bytes)
 
 cdef extern from "picture_chunks.hpp" namespace "diskbuffer" nogil:
     enum:
@@ -96,14 +96,14 @@ BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM = BAD_ENTRY_, BAD_CHECKSUM_, BAD
 BAD_PICTURE, OUTSIDE = BAD_PICTURE_, OUTSIDE_
 
 
-def decode(uintptr_t chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, uintptr_t target, uintptr_t scratch):
-    """Decode the first `wanted` bytes of a chunk of `size` bytes to the address `target`; return 0 or what is wrong.
+def decode(uintptr_t chunk, int64_t size, int64_t chunk_bytes, int64_t n_bytes, uintptr_t target, uintptr_t scratch):
+    """Decode the first `n_bytes` bytes of a chunk of `size` bytes to the address `target`; return 0 or what is wrong.
 
-    `target` has room for what is wanted; `scratch` for `chunk_bytes`, unless all of them are wanted.
+    `target` has room for these; `scratch` for `chunk_bytes`, unless all of them are decoded.
     """
     cdef int wrong
     with nogil:
-        wrong = decode_(<const uint8_t*>chunk, size, chunk_bytes, wanted, <uint8_t*>target, <uint8_t*>scratch)
+        wrong = decode_(<const uint8_t*>chunk, size, chunk_bytes, n_bytes, <uint8_t*>target, <uint8_t*>scratch)
     return wrong
 
 
@@ -206,9 +206,9 @@ def copy_pictures(uintptr_t shard, entries, int64_t row_bytes, out, moved):
     return size
 
 
-def decode_lz4(uintptr_t block, int64_t size, uintptr_t target, int64_t wanted):
-    """Decode the first `wanted` bytes of a block of LZ4; return how many there are, negative if it is malformed. For tests."""
-    return decode_lz4_(<const uint8_t*>block, size, <uint8_t*>target, wanted)
+def decode_lz4(uintptr_t block, int64_t size, uintptr_t target, int64_t n_bytes):
+    """Decode the first `n_bytes` bytes of a block of LZ4; return how many there are, negative if it is malformed. For tests."""
+    return decode_lz4_(<const uint8_t*>block, size, <uint8_t*>target, n_bytes)
 
 
 def encode_lz4(uintptr_t rows, int64_t size, uintptr_t target, int64_t room, distances):

@@ -188,10 +188,10 @@ def plan(
     cdef Layout layout
     layout.segment_rows, layout.lanes = segment_rows, lanes
     unsorted = new_int64s(windows.n * (rows // segment_rows + 2), sizeof(Run) // sizeof(int64_t))
-    cdef Run* found = <Run*>int64s(unsorted, 2)
+    cdef Run* run_array = <Run*>int64s(unsorted, 2)
     cdef int64_t n
     with nogil:
-        n = find_runs(streams_table, windows, layout, first_stream, found)
+        n = find_runs(streams_table, windows, layout, first_stream, run_array)
     if n < 0:
         return None
     runs, keys, sources = new_int64s(n, sizeof(Run) // sizeof(int64_t)), new_int64s(1, n), new_int64s(n, files.columns, 2)
@@ -200,7 +200,7 @@ def plan(
     cdef Source* found_sources = <Source*>int64s(sources, 3)
     cdef bint complete
     with nogil:
-        sort_runs(found, n, layout, order, planned)
+        sort_runs(run_array, n, layout, order, planned)
         complete = find_sources_(files, planned, n, found_sources)
     return runs, sources, complete
 
@@ -209,13 +209,13 @@ def find_sources(mapped, runs, sources):
     """Look up where the files of runs are mapped; return whether all of them are."""
     cdef MappedFiles files = mapped_files(mapped)
     cdef const Run* planned = <const Run*>int64s(runs, 2)
-    cdef Source* found = <Source*>int64s(sources, 3)
+    cdef Source* source_array = <Source*>int64s(sources, 3)
     cdef int64_t n = length(runs)
     if length(sources) != n or length(sources, 1) != files.columns:
         raise ValueError(f"expected sources of {n} runs and {files.columns} columns, found {sources.shape}")
     cdef bint complete
     with nogil:
-        complete = find_sources_(files, planned, n, found)
+        complete = find_sources_(files, planned, n, source_array)
     return complete
 
 
@@ -283,7 +283,7 @@ def gather_random(
     cdef Table streams = table_of(table)
     cdef MappedFiles files = mapped_files(mapped)
     cdef int64_t* numbers = int64s(ids)
-    cdef int64_t n = length(ids), room = n * (rows // segment_rows + 2), steps, found, i
+    cdef int64_t n = length(ids), room = n * (rows // segment_rows + 2), steps, n_runs, i
     cdef Scratch own = scratch_of(scratch)
     cdef Layout layout = Layout(segment_rows, 1)
     cdef SharedBatch shared
@@ -309,12 +309,12 @@ def gather_random(
     with nogil:
         steps = draw_steps_(streams, random.random, n, located)
         if 0 < steps <= MOST_STEPS:
-            found = find_runs(streams, windows, layout, 0, unsorted.data())
-            if found >= 0:
-                batch.n_runs = found
-                sort_runs(unsorted.data(), found, layout, keys.data(), runs.data())
+            n_runs = find_runs(streams, windows, layout, 0, unsorted.data())
+            if n_runs >= 0:
+                batch.n_runs = n_runs
+                sort_runs(unsorted.data(), n_runs, layout, keys.data(), runs.data())
                 complete = (
-                    find_sources_(files, runs.data(), found, sources.data()) and gather_together(shared, NULL, 0, own) == 0
+                    find_sources_(files, runs.data(), n_runs, sources.data()) and gather_together(shared, NULL, 0, own) == 0
                 )
         for i in range(n):
             numbers[i] = located.positions[i] * streams.n + located.streams[i]

@@ -25,8 +25,8 @@ cdef inline LimiterCounts* counts_at(uintptr_t address):
 
 def inserts(uintptr_t address):
     """Return how many steps all writers added, ever, and how many of these there were before the limiter."""
-    cdef Inserts found = inserts_(counts_at(address)[0])
-    return found.added, found.before
+    cdef Inserts totals = inserts_(counts_at(address)[0])
+    return totals.added, totals.before
 
 
 def surplus(uintptr_t address):

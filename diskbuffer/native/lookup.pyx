@@ -26,9 +26,9 @@ cdef extern from "lookup.hpp" namespace "diskbuffer" nogil:
     )
 
 
-cdef int same_length(int64_t found, int64_t expected) except -1:
-    if found != expected:
-        raise ValueError(f"expected arrays of one length, found {found} and {expected}")
+cdef int same_length(int64_t n, int64_t expected) except -1:
+    if n != expected:
+        raise ValueError(f"expected arrays of one length, found {n} and {expected}")
     return 0
 
 

@@ -83,7 +83,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         Recorder(Target target) except +
         vector[Source] sources
         int64_t steps, environments, first_stream
-        const uint8_t* told
+        const uint8_t* declared
         Verdict decide() except +
         void commit(int64_t until) except +
         cbool has_rows_to_come(int64_t environment)
@@ -241,24 +241,24 @@ cdef class BlockRecorder:
             source.is_stacked = is_stacked
         return -1
 
-    cdef bint _find_value(self, int64_t i, object value, Values* found, bint* is_stacked) except -1:
+    cdef bint _find_value(self, int64_t i, object value, Values* block, bint* is_stacked) except -1:
         """Find where a value lies; return whether it is as its column holds it."""
         cdef Slot* slot = &self.slots[i]
         cdef Recorder* recorder = self.recorder.get()
         cdef bint is_alone = not self.has_steps and recorder.environments == 1
         if cnp.PyArray_CheckExact(value):
-            if self._find_array(i, <cnp.ndarray>value, 0, found):
+            if self._find_array(i, <cnp.ndarray>value, 0, block):
                 return True
-            if slot.is_observation and self.frame_stack > 1 and self._find_array(i, <cnp.ndarray>value, 1, found):
+            if slot.is_observation and self.frame_stack > 1 and self._find_array(i, <cnp.ndarray>value, 1, block):
                 is_stacked[0] = True
                 return True
             return False
         if not is_alone or slot.axes != 0 or not self._copy_number(slot, value):
             return False
-        found.first, found.step_stride, found.environment_stride = slot.number, 0, 0
+        block.first, block.step_stride, block.environment_stride = slot.number, 0, 0
         return True
 
-    cdef bint _find_array(self, int64_t i, cnp.ndarray array, int stack_axes, Values* found) except -1:
+    cdef bint _find_array(self, int64_t i, cnp.ndarray array, int stack_axes, Values* block) except -1:
         cdef Slot* slot = &self.slots[i]
         cdef Recorder* recorder = self.recorder.get()
         cdef cnp.npy_intp* shape = cnp.PyArray_DIMS(array)
@@ -287,33 +287,33 @@ cdef class BlockRecorder:
                 return False
             size *= self.frame_stack
         axis = 0
-        found.step_stride = found.environment_stride = 0
+        block.step_stride = block.environment_stride = 0
         if self.has_steps:
             if shape[0] != recorder.steps:
                 return False
-            found.step_stride = strides[0]
+            block.step_stride = strides[0]
             axis = 1
         if lead > axis:
             if shape[axis] != recorder.environments:
                 return False
-            found.environment_stride = strides[axis]
-        found.first = <const uint8_t*>cnp.PyArray_DATA(array)
+            block.environment_stride = strides[axis]
+        block.first = <const uint8_t*>cnp.PyArray_DATA(array)
         if is_rounded:
             if not self._round(i, array):
                 return False
-            found.first = <const uint8_t*>self.rounded[i].data()
-            found.step_stride, found.environment_stride = found.step_stride // 2, found.environment_stride // 2
+            block.first = <const uint8_t*>self.rounded[i].data()
+            block.step_stride, block.environment_stride = block.step_stride // 2, block.environment_stride // 2
         elif slot.kind == TRUTH:
             if cnp.PyArray_IS_C_CONTIGUOUS(array):
-                if not are_bools_(found.first, cnp.PyArray_SIZE(array)):
+                if not are_bools_(block.first, cnp.PyArray_SIZE(array)):
                     return False
             else:
                 for step in range(recorder.steps):
                     for environment in range(recorder.environments):
-                        if not are_bools_(found.first + step * found.step_stride + environment * found.environment_stride, size):
+                        if not are_bools_(block.first + step * block.step_stride + environment * block.environment_stride, size):
                             return False
         if stack_axes:
-            found.first += (self.frame_stack - 1) * slot.row_bytes
+            block.first += (self.frame_stack - 1) * slot.row_bytes
         return True
 
     cdef bint _round(self, int64_t i, cnp.ndarray array) except -1:
@@ -363,27 +363,27 @@ cdef class BlockRecorder:
 
     # What it is, and its rows
 
-    def decide(self, told=None):
+    def decide(self, declared=None):
         """Decide what each step of the block that was found is; return whether it can be recorded. If not, `problem` says why.
 
-        `told`, (steps, environments) uint8, tells which start an episode; None where values do.
+        `declared`, (steps, environments) uint8, has which start an episode; None where the values decide.
         """
-        return self._decide(told)
+        return self._decide(declared)
 
-    cdef bint _decide(self, told) except -1:
+    cdef bint _decide(self, declared) except -1:
         cdef Recorder* recorder = self.recorder.get()
         cdef Verdict verdict
-        recorder.told = <const uint8_t*>NULL
-        if told is not None:
-            recorder.told = uint8s(told, 2)
-            if length(told) != recorder.steps or length(told, 1) != recorder.environments:
-                raise ValueError(f"expected ({recorder.steps}, {recorder.environments}) of what was told, found {told.shape}")
+        recorder.declared = <const uint8_t*>NULL
+        if declared is not None:
+            recorder.declared = uint8s(declared, 2)
+            if length(declared) != recorder.steps or length(declared, 1) != recorder.environments:
+                raise ValueError(f"expected ({recorder.steps}, {recorder.environments}) flags of starts, found {declared.shape}")
         if recorder.steps * recorder.environments * self.step_bytes < LARGE:
             verdict = recorder.decide()
         else:
             with nogil:
                 verdict = recorder.decide()
-        recorder.told = <const uint8_t*>NULL
+        recorder.declared = <const uint8_t*>NULL
         if verdict.problem == Problem.none:
             return True
         self.problem = <int64_t>verdict.problem, verdict.column, verdict.step, verdict.environment, verdict.after
@@ -404,25 +404,25 @@ cdef class BlockRecorder:
     def coming(self):
         """Return the only stream with rows to come of the step that is due; -1, if there are several."""
         cdef Recorder* recorder = self.recorder.get()
-        cdef int64_t environment, found = -1
+        cdef int64_t environment, stream = -1
         for environment in range(recorder.environments):
             if recorder.has_rows_to_come(environment):
-                if found >= 0:
+                if stream >= 0:
                     return -1
-                found = recorder.first_stream + environment
-        return found
+                stream = recorder.first_stream + environment
+        return stream
 
-    def add(self, tuple values, told=None):
+    def add(self, tuple values, declared=None):
         """Find, decide and commit a step of every environment.
 
         Returns what `finish` does; `NEEDS_ROOM` where nothing was written for want of room,
         and `commit` is due again; `HAS_PROBLEM`; `MISFIT` less what `find` returns.
         """
         cdef Recorder* recorder = self.recorder.get()
-        cdef int64_t found = self._find(values)
-        if found >= 0:
-            return MISFIT - found
-        if not self._decide(told):
+        cdef int64_t misfit = self._find(values)
+        if misfit >= 0:
+            return MISFIT - misfit
+        if not self._decide(declared):
             return HAS_PROBLEM
         return self.finish() if self.commit(1) else NEEDS_ROOM
 

@@ -61,11 +61,11 @@ def advantages(rewards, values, next_values, terminated, ended, double gamma, do
     cdef double* each_next = float64s(next_values)
     cdef StepEnds ends = StepEnds(bools(terminated), bools(ended))
     cdef int64_t n = common_length((rewards, values, next_values, terminated, ended))
-    found = np.empty(n)
-    cdef double* out = float64s(found)
+    results = np.empty(n)
+    cdef double* out = float64s(results)
     with nogil:
         carry = advantages_(each_reward, each_value, each_next, ends, n, gamma, gae_lambda, carry, out)
-    return found, carry
+    return results, carry
 
 
 def returns_to_go(rewards, next_values, terminated, ended, double gamma, double carry):
@@ -74,8 +74,8 @@ def returns_to_go(rewards, next_values, terminated, ended, double gamma, double 
     cdef double* each_next = float64s(next_values)
     cdef StepEnds ends = StepEnds(bools(terminated), bools(ended))
     cdef int64_t n = common_length((rewards, next_values, terminated, ended))
-    found = np.empty(n)
-    cdef double* out = float64s(found)
+    results = np.empty(n)
+    cdef double* out = float64s(results)
     with nogil:
         carry = returns_to_go_(each_reward, each_next, ends, n, gamma, carry, out)
-    return found, carry
+    return results, carry

@@ -89,8 +89,8 @@ def copy_random(table, mapped, int64_t segment_rows, columns, tuple filled, Phil
     """Copy steps that are drawn of all that can be sampled, each as likely as any other; of too many, or none, nothing is copied."""
     cdef Table streams_table = table_of(table)
     cdef int64_t n = length(filled[len(filled) - 1]), steps
-    found = new_int64s(4, n)
-    cdef int64_t* first = int64s(found, 2)
+    places = new_int64s(4, n)
+    cdef int64_t* first = int64s(places, 2)
     cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
     with nogil:
         steps = draw_steps_(streams_table, random.random, n, located)
@@ -104,8 +104,8 @@ def copy_recent(table, mapped, int64_t segment_rows, columns, tuple filled, ages
     cdef int64_t n = length(ages)
     if length(streams) != n:
         raise ValueError(f"expected as many streams as ages, found {length(streams)} and {n}")
-    found = new_int64s(4, n)
-    cdef int64_t* first = int64s(found, 2)
+    places = new_int64s(4, n)
+    cdef int64_t* first = int64s(places, 2)
     cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
     cdef const int64_t* numbers = int64s(streams)
     cdef const int64_t* later = int64s(ages)
@@ -123,8 +123,8 @@ def copy_numbered(table, mapped, int64_t segment_rows, columns, tuple filled, id
     cdef Table streams_table = table_of(table)
     cdef int64_t n = length(ids), i, number
     cdef int64_t* numbers = int64s(ids)
-    found = new_int64s(4, n)
-    cdef int64_t* streams = int64s(found, 2)
+    places = new_int64s(4, n)
+    cdef int64_t* streams = int64s(places, 2)
     cdef int64_t* positions = streams + n
     cdef int64_t* starts = positions + n
     for i in range(n):

@@ -7,7 +7,7 @@ from diskbuffer.native.arrays cimport int64s, length
 
 cdef extern from "table.hpp" namespace "diskbuffer" nogil:
     struct Stream:
-        int64_t head, ended, low, floor, episodes, segments, stack_prefixes, store, own
+        int64_t head, ended, low, floor, episodes, segments, stack_prefixes, store, store_stream
         const int64_t* starts
         const int64_t* slots
 

@@ -17,7 +17,7 @@ cdef extern from "transforms.hpp" namespace "diskbuffer" nogil:
         uint8_t* results
 
     int64_t transform_pictures_ "diskbuffer::transform_pictures"(
-        Pictures pictures, Pictures known, const int64_t* which, int64_t n, PictureShape given, PictureShape wanted, truth grey
+        Pictures pictures, Pictures known, const int64_t* which, int64_t n, PictureShape shape, PictureShape new_shape, truth grey
     )
     void interleave_ "diskbuffer::interleave"(
         const uint8_t* stacks, int64_t n, int64_t stack, int64_t pixels, int64_t pixel_bytes, uint8_t* target

@@ -14,7 +14,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.limiting.table import LIMITER
-from diskbuffer.options import Wanted, refuse_another
+from diskbuffer.options import RequestedOptions, refuse_another
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
@@ -43,17 +43,17 @@ class Opened:
         One store, or several writers' with the face of one.
     multi_writer : MultiWriterStore or None
         These, if it is several.
-    options : Wanted
+    options : RequestedOptions
         What the caller asked of it, and what all writers' stores have to be.
     """
 
     place: Path
     store: Store
     multi_writer: MultiWriterStore | None
-    options: Wanted
+    options: RequestedOptions
 
 
-def open_place(place: Path, options: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
+def open_place(place: Path, options: RequestedOptions, mode: str, mark: str | None, writer: str | None) -> Opened:
     """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
     if writer is not None:
         place, options = join_writers(place, check_name(writer), options, mode)
@@ -111,7 +111,7 @@ def _refuse_learners_values(path: Path) -> None:
             )
 
 
-def _open_store(files: Files, options: Wanted, mode: str, mark: str | None) -> Store:
+def _open_store(files: Files, options: RequestedOptions, mode: str, mark: str | None) -> Store:
     """Open one store, or make it, or have it go back to a mark."""
     path = files.root
     lock, exists = None, is_there(path)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from diskbuffer.errors import InputError, NotAStoreError, SchemaError
-from diskbuffer.options import Wanted
+from diskbuffer.options import RequestedOptions
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
 from diskbuffer.store.system.files import Files
@@ -16,7 +16,7 @@ from diskbuffer.writers.description import Description, has_writers, is_one_stor
 _WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
 
 
-def join_writers(root: Path, name: str, options: Wanted, mode: str) -> tuple[Path, Wanted]:
+def join_writers(root: Path, name: str, options: RequestedOptions, mode: str) -> tuple[Path, RequestedOptions]:
     """Describe a writer beside the others, if it is new; return the path of its store, and what that is to be.
 
     What the caller leaves open, the columns even, is as the others have it.
@@ -49,7 +49,7 @@ def join_writers(root: Path, name: str, options: Wanted, mode: str) -> tuple[Pat
     return path, options
 
 
-def _completed(options: Wanted, description: Description) -> Wanted:
+def _completed(options: RequestedOptions, description: Description) -> RequestedOptions:
     """Return what is wanted, as the others have it where the caller left it open."""
     common = description.common
     schema = options.schema or common.schema

@@ -521,4 +521,4 @@ def test_without_the_extra_it_is_told_what_to_install(
     assert main(["check", str(tmp_path / "store")]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert 'the commands need a_package_that_is_not_there: pip install "diskbuffer[cli]"' in told.err
+    assert "the commands need a_package_that_is_not_there: pip install 'diskbuffer[cli]'" in told.err

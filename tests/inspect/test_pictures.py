@@ -255,7 +255,7 @@ def test_what_is_no_movie_is_refused() -> None:
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     film = np.zeros((3, 20, 20), np.uint8)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(db.errors.MissingPackageError, match=r"pip install av, or 'diskbuffer\[video\]'"):
+    with pytest.raises(db.errors.MissingPackageError, match=r"pip install av, or pip install 'diskbuffer\[video\]'"):
         pictures.movie(film, "mp4")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ImportError, match="pip install pillow"):
@@ -263,7 +263,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ImportError, match="pip install pillow"):
         pictures.film_strip(film, ["", "", ""])
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install matplotlib, or 'diskbuffer\[plots\]'"):
+    with pytest.raises(ImportError, match=r"pip install matplotlib, or pip install 'diskbuffer\[plots\]'"):
         pictures.curves({"a": np.arange(2)}, np.arange(2), x_label="step", width=800)
 
 

@@ -20,11 +20,11 @@ static_assert(sizeof(BloscHeader) == HEADER);
 // What is wrong with a chunk; 0 is nothing.
 enum Reason : int { NOTHING_WRONG, BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM, BAD_PICTURE, OUTSIDE };
 
-// Decode the first `wanted` of a chunk's `chunk_bytes` bytes to `target`; return 0 or a Reason.
+// Decode the first `n_bytes` of a chunk's `chunk_bytes` bytes to `target`; return 0 or a Reason.
 //
-// The chunk's `size` bytes are not trusted: nothing is read outside of them, nor written outside of `wanted` bytes of `target` and
-// `chunk_bytes` of `scratch`. `wanted` is at most `chunk_bytes`; with 0, only the checksum and the header are verified.
-int decode(const uint8_t* chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, uint8_t* target, uint8_t* scratch) noexcept;
+// The chunk's `size` bytes are not trusted: nothing is read outside of them, nor written outside of `n_bytes` bytes of `target` and
+// `chunk_bytes` of `scratch`. `n_bytes` is at most `chunk_bytes`; with 0, only the checksum and the header are verified.
+int decode(const uint8_t* chunk, int64_t size, int64_t chunk_bytes, int64_t n_bytes, uint8_t* target, uint8_t* scratch) noexcept;
 
 // Compress rows as one block, checksum and all, to `target`, which has room for HEADER + chunk_bytes + CHECKSUM. Items of several bytes
 // are shuffled. Return the chunk's size, 0 or less if it failed.

@@ -84,11 +84,11 @@ Verdict BlockRecorder::decide_environment(int64_t environment) {
     int64_t previous = -1, column = 0;
     for (int64_t t = 0; t < steps; t++) {
         Decision& decision = this->decision(t, environment);
-        const bool told_start = told && told[t * environments + environment], told_on = told && !told_start;
+        const bool declared_start = declared && declared[t * environments + environment], declared_on = declared && !declared_start;
         const bool may_be_reset = awaits_reset && is_idle(t, environment);
         Same same = Same::no;
-        if (!told_start && (is_running || may_be_reset))
-            same = is_running && told_on ? Same::yes : is_same(t, previous, environment, &column);
+        if (!declared_start && (is_running || may_be_reset))
+            same = is_running && declared_on ? Same::yes : is_same(t, previous, environment, &column);
         if (same == Same::unknown) return Verdict{Problem::unknown_stack, column, t, environment, false};
         awaits_reset = false;
         if (may_be_reset && same == Same::yes) {

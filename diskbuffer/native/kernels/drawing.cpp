@@ -48,7 +48,7 @@ void find_starts(const Stream& stream, int64_t position, int64_t length, int64_t
 }
 
 int64_t find_weighted(const SumTree& weights, Table table, int64_t segment_rows, const int64_t* ids, int64_t n, int64_t* rows) noexcept {
-    int64_t found = 0;
+    int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
         rows[i] = -1;
         if (ids[i] < 0) continue;
@@ -58,9 +58,9 @@ int64_t find_weighted(const SumTree& weights, Table table, int64_t segment_rows,
         const int64_t slot = slot_of(stream, segment, segment_rows), row = (slot - segment) * segment_rows + position;
         if (slot < 0 || !weights.is_above_zero(row)) continue;
         rows[i] = row;
-        found++;
+        count++;
     }
-    return found;
+    return count;
 }
 
 bool all_within(const double* numbers, int64_t n, double limit) noexcept {

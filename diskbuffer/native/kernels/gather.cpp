@@ -52,13 +52,13 @@ private:
                                std::min(later.count * row_bytes, COPIED_AHEAD));
             }
             const Run& run = batch_.runs[r];
-            const Wanted wanted = wanted_of(target, run);
-            if (wanted.count <= 0) continue;
+            const RowRange range = range_of(target, run);
+            if (range.count <= 0) continue;
             const Source& source = batch_.source(r, target.column);
-            const int64_t first = run.row + wanted.cut;
-            if (!contains_rows(target, source, run, first, wanted.count, row_bytes)) return fail(OUTSIDE, t, r, 0);
-            copy_bytes(wanted.out, row_at(target, source, run, first, row_bytes), wanted.count * row_bytes);
-            finish(target, run, wanted);
+            const int64_t first = run.row + range.cut;
+            if (!contains_rows(target, source, run, first, range.count, row_bytes)) return fail(OUTSIDE, t, r, 0);
+            copy_bytes(range.out, row_at(target, source, run, first, row_bytes), range.count * row_bytes);
+            finish(target, run, range);
         }
         return true;
     }
@@ -71,14 +71,14 @@ private:
             const Run& run = batch_.runs[r];
             const Target& target = batch_.target(t, run);
             const int64_t row_bytes = target.row_bytes;
-            const Wanted wanted = wanted_of(target, run);
-            if (wanted.count <= 0) continue;
+            const RowRange range = range_of(target, run);
+            if (range.count <= 0) continue;
             if (r + 1 < end_) look_ahead(t, r + 1);
             const Shard shard(target, batch_.source(r, target.column));
-            const int64_t first = run.row + wanted.cut;
-            if (!shard.has(target, first, wanted.count)) return fail(OUTSIDE, t, r, 0);
-            for (const Chunk chunk : Chunks(target, shard, run, first, first + wanted.count)) {
-                uint8_t* out = wanted.out + (chunk.first - first) * row_bytes;
+            const int64_t first = run.row + range.cut;
+            if (!shard.has(target, first, range.count)) return fail(OUTSIDE, t, r, 0);
+            for (const Chunk chunk : Chunks(target, shard, run, first, first + range.count)) {
+                uint8_t* out = range.out + (chunk.first - first) * row_bytes;
                 const int64_t rows_needed = chunk.until - chunk.begin, bytes = chunk.count() * row_bytes;
                 if (chunk.entry == held && rows_needed <= held_rows) {
                     std::memcpy(out, scratch_.memory + chunk.skipped() * row_bytes, bytes);
@@ -99,7 +99,7 @@ private:
                 if (reason != NOTHING_WRONG) return fail(reason, t, r, chunk.number);
                 if (!direct) std::memcpy(out, scratch_.memory + chunk.skipped() * row_bytes, bytes);
             }
-            finish(target, run, wanted);
+            finish(target, run, range);
         }
         return true;
     }
@@ -118,13 +118,13 @@ private:
         for (int64_t r = begin_; r < end_; r++) {
             const Run& run = batch_.runs[r];
             const Target& target = batch_.target(t, run);
-            const Wanted wanted = wanted_of(target, run);
-            if (wanted.count <= 0) continue;
+            const RowRange range = range_of(target, run);
+            if (range.count <= 0) continue;
             const Shard shard(target, batch_.source(r, target.column));
-            const int64_t first = run.row + wanted.cut;
-            if (!shard.has(target, first, wanted.count)) return fail(OUTSIDE, t, r, 0);
-            for (const Chunk chunk : Chunks(target, shard, run, first, first + wanted.count)) {
-                uint8_t* out = wanted.out + (chunk.first - first) * target.row_bytes;
+            const int64_t first = run.row + range.cut;
+            if (!shard.has(target, first, range.count)) return fail(OUTSIDE, t, r, 0);
+            for (const Chunk chunk : Chunks(target, shard, run, first, first + range.count)) {
+                uint8_t* out = range.out + (chunk.first - first) * target.row_bytes;
                 const uint8_t* decoded = other < 0 ? nullptr : find_row(batch_.target(other, run), run, chunk.first - run.row);
                 for (const Decoded& one : last)
                     if (one.entry == chunk.entry) decoded = one.picture;
@@ -135,7 +135,7 @@ private:
                 if (const int reason = decode_one(target, run, shard, chunk, out)) return fail(reason, t, r, chunk.number);
                 last[n++ % PICTURES] = {chunk.entry, out};
             }
-            finish(target, run, wanted);
+            finish(target, run, range);
         }
         return true;
     }
@@ -168,9 +168,9 @@ private:
 
     // Return where a row of a run is in a target, nullptr if it is not.
     static const uint8_t* find_row(const Target& target, const Run& run, int64_t row) {
-        const Wanted wanted = wanted_of(target, run);
-        const bool is_there = row >= wanted.cut && row < wanted.cut + wanted.count;
-        return is_there ? wanted.out + (row - wanted.cut) * target.row_bytes : nullptr;
+        const RowRange range = range_of(target, run);
+        const bool is_there = row >= range.cut && row < range.cut + range.count;
+        return is_there ? range.out + (row - range.cut) * target.row_bytes : nullptr;
     }
 
     // Copy rows from a chunk that is stored as it is; return whether all match their own checksums. Where one does not, the chunk's
@@ -205,16 +205,16 @@ private:
     }
 
     // Make the rows of a run what a batch has: booleans 0 or 1, and rows before the episode's start made up.
-    static void finish(const Target& target, const Run& run, const Wanted& wanted) {
+    static void finish(const Target& target, const Run& run, const RowRange& range) {
         const int64_t row_bytes = target.row_bytes;
         if (target.flag != 0)
-            for (int64_t k = 0; k < wanted.count * row_bytes; k++) wanted.out[k] = wanted.out[k] != 0;
+            for (int64_t k = 0; k < range.count * row_bytes; k++) range.out[k] = range.out[k] != 0;
         for (int64_t k = run.pad - target.skip; k > 0; k--) {
-            uint8_t* out = wanted.out - k * row_bytes;
+            uint8_t* out = range.out - k * row_bytes;
             if (target.zeros != 0)
                 std::memset(out, 0, row_bytes);
             else
-                std::memcpy(out, wanted.out, row_bytes);
+                std::memcpy(out, range.out, row_bytes);
         }
     }
 

@@ -11,7 +11,7 @@ struct Libraries {
     int (*blosc_decompress)(const void* source, void* target, size_t target_size, int threads);
     int (*blosc_compress)(int level, int shuffle, size_t item, size_t size, const void* source, void* target, size_t target_size,
                           const char* compressor, size_t block, int threads);
-    int (*lz4_decompress_partial)(const char* source, char* target, int size, int wanted, int room);
+    int (*lz4_decompress_partial)(const char* source, char* target, int size, int n_bytes, int room);
 };
 
 inline Libraries libraries{};

@@ -149,10 +149,10 @@ __attribute__((noinline)) int64_t decode_with_care(const uint8_t* at, const uint
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx2", "default")))
 #endif
-int64_t decode_lz4(const uint8_t* block, int64_t size, uint8_t* target, int64_t wanted) noexcept {
+int64_t decode_lz4(const uint8_t* block, int64_t size, uint8_t* target, int64_t n_bytes) noexcept {
     const uint8_t *at = block, *end = block + size;
-    uint8_t *out = target, *until = target + wanted;
-    if (size > READ && wanted > WRITTEN) {
+    uint8_t *out = target, *until = target + n_bytes;
+    if (size > READ && n_bytes > WRITTEN) {
         const uint8_t* near_end = end - READ;
         uint8_t* near_until = until - WRITTEN;
         while (at < near_end && out < near_until) {
@@ -194,7 +194,7 @@ int64_t decode_lz4(const uint8_t* block, int64_t size, uint8_t* target, int64_t 
             out += length;
         }
     }
-    return out == until ? wanted : decode_with_care(at, end, out, target, until);
+    return out == until ? n_bytes : decode_with_care(at, end, out, target, until);
 }
 
 }  // namespace diskbuffer

@@ -6,9 +6,9 @@
 
 namespace diskbuffer {
 
-// Decode the first `wanted` bytes of a block of `size` bytes; return how many there are, negative if it is malformed.
+// Decode the first `n_bytes` bytes of a block of `size` bytes; return how many there are, negative if it is malformed.
 //
-// The block is not trusted: no byte is read outside of it, nor written outside of what is wanted.
-int64_t decode_lz4(const uint8_t* block, int64_t size, uint8_t* target, int64_t wanted) noexcept;
+// The block is not trusted: no byte is read outside of it, nor written outside of these.
+int64_t decode_lz4(const uint8_t* block, int64_t size, uint8_t* target, int64_t n_bytes) noexcept;
 
 }  // namespace diskbuffer

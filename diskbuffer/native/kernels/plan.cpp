@@ -9,16 +9,16 @@ namespace {
 // Append the runs of one window to `n` others: the part of it that is in the episode, and in the store. Return how many there are then; -1 if
 // the table does not have a segment of it.
 int64_t plan_window(const Stream& stream, const Windows& windows, int64_t i, const Layout& layout, Run* runs, int64_t n) {
-    const int64_t wanted = windows.positions[i] - windows.before;
+    const int64_t first = windows.positions[i] - windows.before;
     int64_t start = windows.starts[i];
-    if (wanted < start && stream.stack_prefixes != 0) start = stack_prefix(stream, start);
-    int64_t position = std::max({wanted, start, stream.low});
-    const int64_t end = std::min({wanted + windows.rows, windows.lasts[i] + 1, stream.head + 1});
-    for (int64_t pad = position - wanted; position < end; pad = 0) {
+    if (first < start && stream.stack_prefixes != 0) start = stack_prefix(stream, start);
+    int64_t position = std::max({first, start, stream.low});
+    const int64_t end = std::min({first + windows.rows, windows.lasts[i] + 1, stream.head + 1});
+    for (int64_t pad = position - first; position < end; pad = 0) {
         const Place place = layout.place_of(stream, position);
         if (place.file < 0) return -1;
         const int64_t count = std::min(end - position, layout.segment_rows - place.row);
-        runs[n++] = {place.file, place.lane, place.row, count, i, position - wanted, pad, stream.own, position, stream.store};
+        runs[n++] = {place.file, place.lane, place.row, count, i, position - first, pad, stream.store_stream, position, stream.store};
         position += count;
     }
     return n;

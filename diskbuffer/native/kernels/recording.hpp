@@ -116,10 +116,10 @@ class BlockRecorder {
   public:
     explicit BlockRecorder(Target target);
 
-    // The block, for who fills it. `told` has for each step of each environment whether it starts an episode; null where values tell.
+    // The block, for who fills it. `declared` has for each step of each environment whether it starts an episode; null where the values decide.
     std::vector<Source> sources;
     int64_t steps = 0, environments = 0, first_stream = 0;
-    const uint8_t* told = nullptr;
+    const uint8_t* declared = nullptr;
 
     // Decide what each step is. Nothing is written, whatever is found.
     Verdict decide();

@@ -116,13 +116,13 @@ struct Batch {
 };
 
 // The rows of a run that a target wants.
-struct Wanted {
+struct RowRange {
     int64_t cut;    // rows of the run before them
     int64_t count;  // 0 or less for none
     uint8_t* out;
 };
 
-inline Wanted wanted_of(const Target& target, const Run& run) {
+inline RowRange range_of(const Target& target, const Run& run) {
     const int64_t cut = std::max<int64_t>(0, target.skip - run.at);
     const int64_t count = std::min(run.count, target.skip + target.rows - run.at) - cut;
     return {cut, count, target.out + (run.sample * target.rows + run.at + cut - target.skip) * target.row_bytes};
@@ -170,7 +170,7 @@ struct Shard {
 // One of the chunks that rows of a run lie in.
 struct Chunk {
     int64_t number;        // of its lane
-    int64_t first, until;  // the rows of the lane that are wanted of it
+    int64_t first, until;  // the rows of the lane that are taken from it
     int64_t begin;         // its first row
     const Entry* entry;
 
@@ -205,7 +205,7 @@ private:
     int64_t lane_, first_, until_;
 };
 
-// Return whether of a chunk of `size` bytes, of which `rows` rows are wanted, these alone are read.
+// Return whether of a chunk of `size` bytes, of which `rows` rows are taken, these alone are read.
 //
 // So it is where compression gained nothing: no other chunk is as long.
 inline bool reads_rows(const Target& target, int64_t size, int64_t rows) {

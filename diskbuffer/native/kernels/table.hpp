@@ -24,9 +24,9 @@ struct Stream {
     int64_t stack_prefixes;       // entries of `prefix_places`
     const StackPrefix* prefix_places;
     int64_t store;  // which of several stores the stream is of; 0 where there is one
-    int64_t own;    // its number there
+    int64_t store_stream; // its number there
 };
-static_assert(sizeof(Stream) == 12 * sizeof(int64_t) && offsetof(Stream, own) == 11 * sizeof(int64_t));
+static_assert(sizeof(Stream) == 12 * sizeof(int64_t) && offsetof(Stream, store_stream) == 11 * sizeof(int64_t));
 static_assert(sizeof(StackPrefix) == 2 * sizeof(int64_t));
 
 struct Table {

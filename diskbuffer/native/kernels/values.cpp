@@ -72,10 +72,10 @@ bool all_zero(const uint8_t* values, int64_t size, int64_t number_bytes) noexcep
 bool has_nonfinite(const uint8_t* values, int64_t size, int64_t number_bytes) noexcept {
     return with_bits(number_bytes, [=](auto zero) {
         using Bits = decltype(zero);
-        bool found = false;
+        bool any = false;
         for (int64_t k = 0; k < size; k += sizeof(Bits))
-            found |= (load<Bits>(values + k) & Float<Bits>::magnitude) >= Float<Bits>::infinity;
-        return found;
+            any |= (load<Bits>(values + k) & Float<Bits>::magnitude) >= Float<Bits>::infinity;
+        return any;
     });
 }
 
