@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebook import write_notebook
 
 from diskbuffer.version import __version__
 
@@ -40,3 +44,13 @@ html_theme = "furo"
 html_title = f"diskbuffer {version}"
 html_static_path: list[str] = []
 copybutton_prompt_text = "$ "
+
+
+def setup(app: Any) -> None:
+    """Have the tutorial written as a notebook, beside its page."""
+
+    def write(app: Any, error: Exception | None) -> None:
+        if error is None:
+            write_notebook(Path(__file__).with_name("tutorial.md"), Path(app.outdir, "tutorial.ipynb"))
+
+    app.connect("build-finished", write)

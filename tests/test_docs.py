@@ -66,6 +66,21 @@ def test_the_code_of_a_page_runs(
                 exec(compile(code, page.name, "exec"), names)
 
 
+def test_the_tutorial_runs_as_a_notebook(tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    settings: dict[str, Any] = {"__name__": "notebook"}
+    exec((ROOT / "docs" / "notebook.py").read_text(), settings)
+    settings["write_notebook"](ROOT / "docs" / "tutorial.md", tmp_path / "tutorial.ipynb")
+    notebook: Any = nbformat.reads((tmp_path / "tutorial.ipynb").read_text(), 4)  # type: ignore[no-untyped-call]
+    nbformat.validate(notebook)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert code == [example.strip() for example in code_of(ROOT / "docs" / "tutorial.md")]
+    for _ in range(2):
+        nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
 def test_the_recurrent_network_of_the_docs_does_not_run_over_padding(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     (code,) = code_of(ROOT / "docs" / "how-to" / "recurrent.md")
