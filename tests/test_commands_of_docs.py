@@ -277,3 +277,10 @@ def make_what_is_missing(word: str) -> None:
     if (word in MADE or word.startswith("runs/")) and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         MADE.get(word, atari)(path)
+
+
+def test_workflows_run_what_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    told = {page.name: set(re.findall(r"run: make ([a-z]+)", page.read_text())) for page in ROOT.glob(".github/workflows/*.yml")}
+    assert told == {"tests.yml": {"check", "test", "nightly", "sanitize"}, "docs.yml": {"docs"}, "wheels.yml": set()}
+    assert all(names <= targets for names in told.values())
