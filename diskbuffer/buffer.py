@@ -76,7 +76,8 @@ class ReplayBuffer:
         written on top. None keeps everything.
     env : gymnasium.Env, gymnasium.vector.VectorEnv or stable_baselines3 VecEnv, optional
         Where spaces, number of environments and autoreset mode are taken from; and `frame_stack` and `padding`, where it stacks
-        frames in a `FrameStackObservation`. A `VecEnv` resets in the same step: `add` needs its infos.
+        frames in a `FrameStackObservation`. A `VecEnv` resets in the same step: `add` needs its infos. Observations keep the
+        dtype of their space: those of MuJoCo are float64, on the disk and in batches; wrap the environment for float32.
     observation_space, action_space : gymnasium.Space, optional
         Of one environment. Where the observation is stacked (its first axis is `frame_stack` long), single frames are stored.
     n_envs : int, optional

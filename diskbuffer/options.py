@@ -281,7 +281,8 @@ def refuse_another(path: Path, stored: Layout, requested: RequestedOptions) -> N
     chunks = sorted({n for path, n in stored.chunks_of.items() if path not in stored.lossy} - {requested.chunk_rows})
     if requested.chunk_rows is not None and chunks:
         lines.append(f"  chunk_rows: stored {' and '.join(map(str, chunks))}, asked for {requested.chunk_rows}")
-    lines += differences(stored.environment, requested.environment)[0]
+    refused, others = differences(stored.environment, requested.environment)
+    lines += refused + (others if refused else [])
     if requested.metadata is not None and requested.metadata != stored.metadata:
         lines.append(f"  metadata: stored {_shown(stored.metadata)}, asked for {_shown(requested.metadata)}")
     lines = [line for line in lines if line]

@@ -36,7 +36,8 @@ def shown(value: Any) -> str:
 def _checked(name: str, value: Any, least: int, most: int | None, expected: str) -> int:
     number = _index(value)
     if number is None or number < least or (most is not None and number > most):
-        span = f"of at least {least}" if most is None or most == MOST else f"from {least} to {most}"
+        unlimited = most is None or (most == MOST and (number is None or number < least))
+        span = f"of at least {least}" if unlimited else f"from {least} to {most}"
         raise InputError(f"{name} must be {expected} {span}, found {shown(value)}", option=name)
     return number
 

@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "stats": ("diskbuffer.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
     "plan": ("diskbuffer.commands.plan:plan", "What a training will take of the disk, from a trial or a store."),
-    "check": ("diskbuffer.commands.check:check", "Verify every structure and every checksum; --repair."),
+    "check": ("diskbuffer.commands.check:check", "Verify every structure and every checksum, and repair what can be."),
     "snapshot": ("diskbuffer.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "copy": ("diskbuffer.commands.copy:copy", "A store from another: some episodes or columns, other names or compression."),
     "merge": ("diskbuffer.commands.merge:merge", "Several stores as one."),
@@ -44,8 +44,17 @@ COMMANDS = {
 GROUP = "diskbuffer.commands"  # of entry points, each a function of another package: "package.module:function"
 
 
-def build(*, others: bool = True) -> App:
-    """Return the application; with `others` it has the commands of other packages, which are imported."""
+def _unless_false(default: Any) -> Any:
+    """Return a default as help shows it; None of a flag, which is left out by default."""
+    return None if default is False else default
+
+
+def build(command: str = "") -> App:
+    """Return the application, for a command.
+
+    What the command's `--help` says is its docstring, of which the list of all commands has a sentence. The commands of other
+    packages are imported, and so are in it only where the command is none of ours.
+    """
     from cyclopts import App, Parameter
 
     app = App(
@@ -54,14 +63,14 @@ def build(*, others: bool = True) -> App:
         version=f"diskbuffer {__version__}",
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
-        default_parameter=Parameter(negative=(), json_list=False, json_dict=False),
+        default_parameter=Parameter(negative=(), json_list=False, json_dict=False, show_default=_unless_false),
         help_epilogue=(
             "Exit codes: 0 all is well, 1 something is wrong with a store, or would not fit, 2 it could not be looked at."
         ),
     )
     for place, (name, (where, what)) in enumerate(COMMANDS.items()):
-        app.command(where, name=name, help=what, sort_key=place)
-    for point in entry_points(group=GROUP) if others else ():
+        app.command(where, name=name, help=None if name == command else what, sort_key=place)
+    for point in entry_points(group=GROUP) if command not in COMMANDS else ():
         try:
             app.command(point.load(), name=point.name, sort_key=len(COMMANDS))
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, ours work
@@ -82,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0
     except (DiskBufferError, OSError) as error:
-        complain(_message(tokens[0], error))
+        complain(_message(tokens[0] if tokens else "", error))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -93,9 +102,7 @@ def _parsed(tokens: Sequence[str]) -> Any:
     from cyclopts import CycloptsError
 
     try:
-        return build(others=not tokens or tokens[0] not in COMMANDS)(
-            tokens, exit_on_error=False, print_error=True, result_action="return_value"
-        )
+        return build(tokens[0] if tokens else "")(tokens, exit_on_error=False, print_error=True, result_action="return_value")
     except CycloptsError:
         return FAILED
 

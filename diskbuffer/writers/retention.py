@@ -8,6 +8,7 @@ for it, they give up segments of their own once there is a segment too many for 
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -25,19 +26,23 @@ from diskbuffer.writers.counts import Counts
 from diskbuffer.writers.description import read_description
 
 T = TypeVar("T")
-_PATIENCE = 10.0  # seconds
+_PATIENCE, _ANNOUNCED_AFTER = 10.0, 1.0  # seconds
 
 
 def in_turn(opened: Callable[[], T]) -> T:
     """Return what `opened` opens; wait where another writer has the store for a moment, to give up what is too old."""
-    until = time.monotonic() + _PATIENCE
+    begin, announced = time.monotonic(), False
     while True:
         try:
             return opened()
-        except LockedError:
-            if time.monotonic() > until:
+        except LockedError as error:
+            waited = time.monotonic() - begin
+            if waited > _PATIENCE:
                 raise
-            time.sleep(0.02)
+            if waited > _ANNOUNCED_AFTER and not announced:
+                announced = True
+                warnings.warn(f"{error}. Waiting for it, {_PATIENCE:.0f} seconds at most", stacklevel=3)
+        time.sleep(0.02)
 
 
 class SharedRetention:

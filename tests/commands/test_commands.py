@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -490,6 +491,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         told = Told(capsys, name, "--help")
         assert told.code == 0
         assert name in told.out
+        assert "False]" not in told.out
+        first = (inspect.getdoc(app._function(name)) or "").partition("\n\n")[0]  # of which the list has a sentence
+        assert " ".join(first.split())[:60] in " ".join(told.out.split())
     assert Told(capsys, "--version").out.strip() == f"diskbuffer {db.__version__}"
 
 

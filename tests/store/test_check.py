@@ -115,7 +115,7 @@ def test_an_undamaged_store_is_as_it_was_written(made: Made) -> None:
     _, path = made
     before, report = contents(path), db.check(path, progress=False)
     assert report.ok
-    assert str(report) == f"{path}: {report.rows} rows checked, everything is as it was written"
+    assert str(report) == f"{path}: {report.rows} rows (steps, and final observations) checked, everything is as it was written"
     assert report.rows >= 180
     assert contents(path) == before
 

@@ -56,6 +56,13 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
 ]
 
 
+def test_who_waits_for_another_writer_says_so(writers: list[Writer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diskbuffer.writers.retention._PATIENCE", 0.1)
+    monkeypatch.setattr("diskbuffer.writers.retention._ANNOUNCED_AFTER", 0.0)
+    with pytest.warns(UserWarning, match="being written to by.* Waiting for it"), pytest.raises(db.LockedError):
+        db.ReplayBuffer(writers[0].root, writer="w0")
+
+
 @pytest.mark.parametrize(("kind", "text", "call"), REFUSED, ids=[text for _, text, _ in REFUSED])
 def test_what_does_not_fit_is_refused(
     writers: list[Writer], kind: type[Exception], text: str, call: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch

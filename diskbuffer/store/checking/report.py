@@ -65,4 +65,6 @@ class Report:
         lines = [str(problem) for problem in self.problems]
         summary = counted(len(lines), "problem") if lines else "everything is as it was written"
         done = f"; repaired: {counted(self.dropped, 'row')} dropped" if self.repaired and lines else ""
-        return "\n".join([*lines, f"{self.path}: {counted(self.rows, 'row')} checked, {summary}{done}"])
+        return "\n".join(
+            [*lines, f"{self.path}: {counted(self.rows, 'row')} (steps, and final observations) checked, {summary}{done}"]
+        )

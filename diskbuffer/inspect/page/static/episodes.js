@@ -94,7 +94,7 @@ function drawTable(table) {
   const kind = (name) => (table.numbers.includes(name) ? ".number" : "");
   const direction = (name) => (sort !== name ? "none" : descending ? "descending" : "ascending");
   const head = table.columns.map((name) =>
-    element(`th${kind(name)}`, { scope: "col", "aria-sort": direction(name) }, element("button", { type: "button", onclick: () => order(name) }, name)));
+    element(`th${kind(name)}`, { scope: "col", "aria-sort": direction(name) }, element("button", { type: "button", title: name === "ended" ? "steps that all environments had added when it ended" : "", onclick: () => order(name) }, name)));
   const rows = table.rows.map((row) => {
     const cells = table.columns.map((name) => element(`td${kind(name)}`, {}, cell(name, row[name])));
     return element("tr", { onclick: (event) => event.target.closest("a") ?? app.go("player", { id: row.episode }) }, ...cells);
