@@ -7,6 +7,7 @@ depend on how fast threads are. They fill them, and may finish in any order; the
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +21,7 @@ from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to, transform_of
+from diskbuffer.runtime.signals import PutOff
 
 if TYPE_CHECKING:
     from diskbuffer.reading.batches.base import Batch
@@ -68,7 +70,11 @@ class Loader(Generic[B]):
                 yield batch
                 del batch
         finally:
-            run.stop()
+            signals = PutOff()  # where Python frees a loop that was left, what a handler raises is printed, and lost
+            try:
+                run.stop()
+            finally:
+                signals.end(sys._getframe().f_code)
 
 
 class _Run(Generic[B]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import importlib
 import signal
 import sys
@@ -152,7 +151,7 @@ class PutOff(Uninterrupted):
                 frame = frame.f_back
             is_within = frame is not None
         for number in self.came:
-            _thread.interrupt_main(signal.Signals(number))
+            signal.pthread_kill(threading.main_thread().ident or 0, number)  # which ends what it waits for, such as a sleep
 
     def forget(self) -> None:
         """Have signals handled again, but for those that came."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import sys
 import threading
 import time
@@ -370,6 +371,41 @@ def test_sample_and_loader_can_be_resumed_apart(buffer: db.ReplayBuffer) -> None
     buffer.load_state_dict(state)
     loaded = take(buffer.loader(8), 3)
     assert_same([on_cpu(buffer.sample(8), copy=True) for _ in range(3)] + loaded, first)
+
+
+def test_a_ctrl_c_while_a_loop_that_was_left_is_freed_is_not_lost(buffer: db.ReplayBuffer) -> None:
+    filled, busy, interrupted = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def transform(batch: Any) -> Any:
+        if interrupt.is_alive():  # the loop cannot be freed before its thread is done
+            busy.set()
+            interrupted.wait()
+        filled.release()
+        return batch
+
+    def send() -> None:
+        busy.wait()
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        interrupted.set()
+
+    def leave() -> None:
+        batches = iter(buffer.loader(8, transform=transform, threads=1, prefetch=4))
+        next(batches)
+        for _ in range(5):
+            filled.acquire()
+        interrupt.start()
+        next(batches)  # one that was there; the thread gets another to fill
+        busy.wait()
+        del batches
+        time.sleep(10)
+
+    interrupt = threading.Thread(target=send)
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    interrupt.join()
+    assert loading() == []
 
 
 # Beside a thread that adds
