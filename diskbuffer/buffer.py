@@ -210,7 +210,7 @@ class ReplayBuffer:
                 recorder = Recorder(layout, log, self._reader.index, self._reader.newest)
             self._access = Access(self.path, self._closing, self._store, self._reader, self._multi_writer, recorder)
         except BaseException as error:
-            marks.tell_how_to_make_room(error, self._store.files)
+            marks.advise_how_to_make_room(error, self._store.files)
             self._closing.abandon()
             raise
         self._drawing = Drawing(samplers, self._derived, self._access, self.limiter)
@@ -408,7 +408,7 @@ class ReplayBuffer:
             self._access.log().resize(requested)
 
     def flush(self, *, recompress: bool = False) -> None:
-        """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
+        """Sync every step to the disk, so that it survives a power loss or a crash of the kernel, too.
 
         Of a learner of several writers' stores, what was written to columns; each writer brings its own steps to the disk. Takes
         some tens of syncs of files, so a few milliseconds on an SSD, and more after much was added; other threads add and sample

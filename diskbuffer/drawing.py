@@ -77,7 +77,7 @@ class Drawing:
         return sampler
 
     def attach(self, sampler: Sampler) -> BatchReader:
-        """Have a sampler meet the buffer; return where to read what it draws."""
+        """Connect a sampler to the buffer; return where to read what it draws."""
         self._access.check_open()
         with self._reader.lock:
             sampler.attach(self._reader.index, self._open_column)

@@ -174,6 +174,10 @@ MADE: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
+    from moto.s3.models import s3_backends
+
+    for backend in [backend for account in s3_backends.values() for backend in account.values()]:
+        backend.reset()  # of what other servers of this process were given
     server = S3Server()
     for bucket in ("bucket", "experience"):
         urllib.request.urlopen(urllib.request.Request(f"{server.endpoint}/{bucket}", b"", method="PUT")).close()

@@ -23,6 +23,6 @@ def key_of(name: str, *others: str) -> str:
 
 
 def _is_taken(key: str, others: tuple[str, ...]) -> bool:
-    """Tell whether a key is a taken name, with or without underscores behind it."""
+    """Return whether a key is a taken name, with or without underscores behind it."""
     plain = key.rstrip("_")
     return plain in _TAKEN or plain in others

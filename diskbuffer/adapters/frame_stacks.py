@@ -104,15 +104,15 @@ def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def look_stacked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Tell whether observations look like pictures of more than one frame."""
+    """Return whether observations look like pictures of more than one frame."""
     return dtype == np.uint8 and len(shape) == 3 and sorted(shape)[0] not in (1, 3) and sorted(shape)[1] >= _PICTURE
 
 
 def do_roll(stacks: Array, following: Array) -> bool:
-    """Tell whether stacks, (n, stack, ...), are followed by what they are moved on by a frame."""
+    """Return whether stacks, (n, stack, ...), are followed by what they are moved on by a frame."""
     return np.array_equal(following[:, :-1], stacks[:, 1:], equal_nan=stacks.dtype.kind in "fc")
 
 
 def padding(stacks: Array) -> str:
-    """Tell what an episode's first stack, (n, stack, ...), is filled up with."""
+    """Return what an episode's first stack, (n, stack, ...), is filled up with."""
     return "first" if stacks[:, :-1].any() else "zeros"

@@ -17,8 +17,8 @@ _PLACES = 2**32  # more than any buffer has
 _AT_ONCE = 65_536  # steps that are looked at together
 
 
-class Told(NamedTuple):
-    """What steps tell, (n,) int64 each.
+class Placement(NamedTuple):
+    """Where steps are in the other library, (n,) int64 each.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ def pack(places: Int64, extra: int = 0) -> Int64:
     return np.asarray(places + extra * _PLACES)
 
 
-def unpack(slots: Int64) -> Told:
-    """Return what it tells."""
-    return Told(slots % _PLACES, slots // _PLACES)
+def unpack(slots: Int64) -> Placement:
+    """Return the placements that are stored."""
+    return Placement(slots % _PLACES, slots // _PLACES)
 
 
-def told_by(buffer: ReplayBuffer, steps: Int64) -> Told:
-    """Return what steps, (n,), tell, read from the store."""
+def placements_of(buffer: ReplayBuffer, steps: Int64) -> Placement:
+    """Return the placements of steps, (n,), read from the store."""
     parts: list[Any] = [
         buffer.at(steps[n : n + _AT_ONCE], columns=[SLOT], numpy=True)[SLOT].copy() for n in range(0, len(steps), _AT_ONCE)
     ]

@@ -11,7 +11,7 @@ _for_command_line = ContextVar("whether messages are for a command line", defaul
 
 @contextlib.contextmanager
 def for_command_line() -> Iterator[None]:
-    """Have messages name options as a command line has them."""
+    """Name options in messages as a command line has them."""
     token = _for_command_line.set(True)
     try:
         yield

@@ -68,7 +68,7 @@ class ColumnSegments:
         return self._name in self._store.layout.derived
 
     def hold(self, rows: Int64) -> bool:
-        """Tell whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
+        """Return whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
         if self._store.writable:  # nobody else evicts
             return True
         try:
@@ -120,7 +120,7 @@ class DerivedColumns:
                 self._reader.look_again()
 
     def _fits(self, name: str, column: Column) -> bool:
-        """Tell whether a column is there; a SchemaError where it is another, or cannot be."""
+        """Return whether a column is there; a SchemaError where it is another, or cannot be."""
         schema = self._store.layout.schema
         if name not in schema.columns:
             schema.with_derived(name, column)
@@ -203,7 +203,7 @@ class DerivedColumns:
         return int(some.sum())
 
     def _present(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which steps are there; an InputError where one was never added. The lock must be held."""
+        """Return which steps are there; an InputError where one was never added. The lock must be held."""
         index = self._reader.index
         streams, positions = names % len(index.table), names // len(index.table)
         starts, _ = index.episodes_of(streams, positions)
@@ -269,7 +269,7 @@ class DerivedColumns:
 
 
 def _among(positions: Int64, some: Int64) -> npt.NDArray[np.bool_]:
-    """Tell which positions are among some that are in ascending order."""
+    """Return which positions are among some that are in ascending order."""
     if not len(some):
         return np.zeros(len(positions), np.bool_)
     return np.asarray(some[np.searchsorted(some[:-1], positions)] == positions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer.commands.arguments import AnyStore, Json, Whole
-from diskbuffer.commands.output import show, show_json, table, told_of_damage
+from diskbuffer.commands.output import report_damage, show, show_json, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.summary import number
 from diskbuffer.plugin import EpisodeTable, Reader, counted
@@ -50,7 +50,7 @@ def episodes(
         show_json(shown.to_rows())
     else:
         _show(shown, matching, every)
-    return told_of_damage(reader.info.damage, reader.path)
+    return report_damage(reader.info.damage, reader.path)
 
 
 def _show(shown: EpisodeTable, matching: EpisodeTable, every: EpisodeTable) -> None:

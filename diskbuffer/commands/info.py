@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.commands.arguments import AnyStore, Json
-from diskbuffer.commands.output import WELL, show, show_json, table, told_of_damage
+from diskbuffer.commands.output import WELL, report_damage, show, show_json, table
 from diskbuffer.errors import CorruptionError
 from diskbuffer.inspect.summary import description, facts, summary, writer_of
 from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, printable, read_info, writers_of
@@ -22,7 +22,7 @@ def info(path: AnyStore, /, *, json: Json = False) -> int:
         show_json(report)
     else:
         _show(report)
-    return told_of_damage(report["damage"], report["path"])
+    return report_damage(report["damage"], report["path"])
 
 
 def _report(path: str | Path) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
     present = [name for name in writers if is_store(root / name)]
     reports = {name: _report(root / name) for name in present}
     most = read_info(root).capacity
-    code = max((told_of_damage(one["damage"], one["path"]) for one in reports.values()), default=WELL)
+    code = max((report_damage(one["damage"], one["path"]) for one in reports.values()), default=WELL)
     if json:
         show_json({"path": str(root), "capacity": most, "writers": reports})
         return code

@@ -51,7 +51,7 @@ def complain(*lines: str) -> None:
     print(*map(printable, "\n".join(lines).split("\n")), sep="\n", file=sys.stderr)
 
 
-def told_of_damage(damage: str | None, path: object) -> int:
+def report_damage(damage: str | None, path: object) -> int:
     """Say what is wrong with a store, if anything is; return the exit code."""
     if damage is None:
         return WELL

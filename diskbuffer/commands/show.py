@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.commands.arguments import AnyStore, Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, show_json, told_of_damage
+from diskbuffer.commands.output import WELL, WRONG, complain, report_damage, show_json
 from diskbuffer.commands.output import show as shown
 from diskbuffer.commands.stats import distributions
 from diskbuffer.errors import InputError
@@ -90,7 +90,7 @@ def show(
 
 
 def _code(reader: Reader, damaged: Any) -> int:
-    code = told_of_damage(reader.info.damage, reader.path)
+    code = report_damage(reader.info.damage, reader.path)
     if code != WELL or not damaged:
         return code
     complain(f"Some of this is damaged, and left out. Run: diskbuffer check {reader.path}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.commands.arguments import AnyStore, Json, Whole
-from diskbuffer.commands.output import WRONG, show, show_json, show_lines, table, told_of_damage
+from diskbuffer.commands.output import WRONG, report_damage, show, show_json, show_lines, table
 from diskbuffer.inspect.statistics import MOST_ROWS, statistics
 from diskbuffer.inspect.summary import number
 from diskbuffer.plugin import Reader, integer
@@ -39,7 +39,7 @@ def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: 
         show_json(report)
     else:
         _show(reader, report)
-    code = told_of_damage(reader.info.damage, reader.path)
+    code = report_damage(reader.info.damage, reader.path)
     return WRONG if any(finding["kind"] == "damaged" for finding in report["findings"]) else code
 
 

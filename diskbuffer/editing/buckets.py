@@ -27,7 +27,7 @@ _PATIENCE = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
 
 
 def is_url(path: Any) -> bool:
-    """Tell whether a path is the URL of a place in a bucket."""
+    """Return whether a path is the URL of a place in a bucket."""
     return isinstance(path, str) and path.startswith(_SCHEME)
 
 
@@ -49,7 +49,7 @@ class _BucketDirectory:
 
     @contextlib.contextmanager
     def _requesting(self, what: str, name: str) -> Iterator[None]:
-        """Have what obstore raises be an error that says what was tried."""
+        """Raise what obstore raises as an error that says what was tried."""
         try:
             yield
         except (self._errors.BaseError, FileNotFoundError) as error:

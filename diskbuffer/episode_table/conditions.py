@@ -66,7 +66,7 @@ class Condition:
     _apply: Callable[[Table], Any]
 
     def select(self, table: Table) -> Bools:
-        """Tell which episodes it holds for, (n,) bool. Numbers that are NaN compare as in Python: only != holds."""
+        """Return which episodes it holds for, (n,) bool. Numbers that are NaN compare as in Python: only != holds."""
         return np.broadcast_to(np.asarray(self._apply(table), np.bool_), (len(table),)).copy()
 
 

@@ -23,7 +23,7 @@ def fitting(name: str, fields: dict[str, Any], **more: Any) -> tuple[dict[str, A
 
 
 def _is_finite(value: Any) -> bool:
-    """Tell whether something is JSON without NaN and infinities."""
+    """Return whether something is JSON without NaN and infinities."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:

@@ -112,7 +112,7 @@ class SB3Source:
         return Shaped(now[at : at + 1, env], shape)
 
     def close(self) -> None:
-        """Let the buffer go."""
+        """Release the buffer."""
         self._buffer = None
 
 

@@ -114,7 +114,7 @@ def _read(path: Path) -> Any:
 
 
 def sync_tree(path: Path) -> None:
-    """Bring a file, or a directory with all that is in it, to the disk."""
+    """Sync a file, or a directory with all that is in it, to the disk."""
     if path.is_dir():
         for inner in path.iterdir():
             sync_tree(inner)
@@ -122,7 +122,7 @@ def sync_tree(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Bring the names in a directory to the disk; or a file."""
+    """Sync the names in a directory to the disk; or a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

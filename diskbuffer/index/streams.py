@@ -94,7 +94,7 @@ class Streams:
         self._steps_offset[stream] = first_step - low
         self._raise_floor(stream)
 
-    def go_on(
+    def grow(
         self, stream: int, evicted: int, slots: Int64, starts: Int64, head: int, ended: bool, prefixes: Int64 = NO_PREFIXES
     ) -> None:
         """Note what came since a stream was set: so many of its segments were evicted, and all else is added as in `restore`."""
@@ -136,7 +136,7 @@ class Streams:
         return slot
 
     def begin_at(self, stream: int, position: int) -> None:
-        """Have no row before a position count: it is an episode's first, or after the newest row, which is an episode's last."""
+        """Exclude rows before a position: it is an episode's first, or after the newest row, which is an episode's last."""
         if position > self._begins[stream]:
             self._begins[stream] = position
             self.dropped += 1  # batches that were drawn before may have steps that are gone

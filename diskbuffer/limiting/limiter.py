@@ -189,10 +189,10 @@ class Limiter:
         )
 
     def sync(self) -> None:
-        """Bring the counts to the disk."""
+        """Sync the counts to the disk."""
         self._table.sync()
 
     def close(self) -> None:
-        """Have whoever waits here stop; twice is fine."""
+        """Wake whoever waits here; twice is fine."""
         self._closed = True
         self._table.close()

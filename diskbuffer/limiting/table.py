@@ -134,7 +134,7 @@ class Table(Uncopied):
         return ratio, int(self._words[fields.MIN_SIZE]), bound
 
     def _take_in(self, writer: int, added: int) -> None:
-        """Have a writer's number right, that was never here, or came back.
+        """Correct the number of a writer that was never here, or that returned.
 
         A store that has fewer steps than were counted went back to a mark, or was in a power loss: what counted stays counted.
         """
@@ -164,7 +164,7 @@ class Table(Uncopied):
         }
 
     def sync(self) -> None:
-        """Bring it to the disk."""
+        """Sync it to the disk."""
         self._files.sync(_COUNTS)
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class _Run(Generic[B]):
     def _make_threads(self, threads: int) -> list[threading.Thread]:
         return [threading.Thread(target=self._work, name="diskbuffer-load", daemon=True) for _ in range(threads)]
 
-    def _go_on_in_fork(self) -> None:
+    def _resume_in_fork(self) -> None:
         """In a fork, which has none of the threads: hand new ones what was not ready."""
         self._process, self._changed = os.getpid(), threading.Condition()
         unready = [(n, begun) for n, begun in enumerate(self._begun, self._taken) if n not in self._ready]
@@ -131,7 +131,7 @@ class _Run(Generic[B]):
     def take(self) -> Batch | None:
         """Return the next batch, when it is there, or None after the last; raise what a thread raised in its place."""
         if self._process != os.getpid():
-            self._go_on_in_fork()
+            self._resume_in_fork()
         self._source.wait()
         self._begin()
         if not self._begun:

@@ -270,7 +270,7 @@ class Batches(Loader[Any]):
         return {} if self._newest is None else self._newest.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next loop go on from a state that `state_dict` returned; an InputError where it does not fit."""
+        """Resume the next loop from a state that `state_dict` returned; an InputError where it does not fit."""
         if not isinstance(state, Mapping):
             raise InputError(f"the state of a pass must be what its state_dict returned, found {str(state)[:200]}")
         if state:

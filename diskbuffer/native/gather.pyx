@@ -247,7 +247,7 @@ cdef class Helper:
             self.board.serve()
 
     def call(self):
-        """Have the thread look out for work that comes soon."""
+        """Make the thread spin for work that comes soon."""
         self.board.call()
 
     def end(self):

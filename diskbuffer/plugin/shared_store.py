@@ -158,7 +158,7 @@ class SharedStore:
             self._buffer, self._writes = None, False
 
     def flush(self) -> None:
-        """Bring everything to the disk, if anything was written here."""
+        """Sync everything to the disk, if anything was written here."""
         if self._buffer is not None and self._writes:
             self._buffer.flush()
 

@@ -383,8 +383,8 @@ class BatchReader(ABC):
         self.gatherer.run(plan, memory)
         return memory.blocks[0].array
 
-    def have_tag(self, tag: str, drawn: Draw) -> npt.NDArray[np.bool_]:
-        """Tell which of some steps lie in an episode with a tag. The lock must be held."""
+    def has_tag(self, tag: str, drawn: Draw) -> npt.NDArray[np.bool_]:
+        """Return which of some steps lie in an episode with a tag. The lock must be held."""
         layout = self._store.layout
         if tag not in layout.tags or TAG not in layout.derived:
             if layout.tags:

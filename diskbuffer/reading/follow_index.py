@@ -26,7 +26,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Growth(NamedTuple):
-    """What has become of a stream, as `Streams.go_on` takes it."""
+    """What has become of a stream, as `Streams.grow` takes it."""
 
     stream: int
     evicted: int
@@ -65,7 +65,7 @@ class IndexFollower:
             index = update if isinstance(update, Index) else self._index
             assert index is not None
             for growth in update if isinstance(update, list) else ():
-                index.go_on(*growth)
+                index.grow(*growth)
             for stream, position in enumerate(self._store.layout.begins):
                 index.begin_at(stream, position)
             self._index, self._history = index, self._store.following.history

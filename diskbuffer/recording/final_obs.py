@@ -107,7 +107,7 @@ class FinalObservations:
 
 
 def _is_same(last: Mapping[str, Any], others: Mapping[str, Any], env: int) -> bool:
-    """Tell whether an observation is that of one environment among others."""
+    """Return whether an observation is that of one environment among others."""
     return all(
         path in others and np.array_equal(value, others[path][env] if others[path].ndim > value.ndim else others[path])
         for path, value in last.items()

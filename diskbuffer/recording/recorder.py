@@ -235,7 +235,7 @@ class Recorder:
         return steps
 
     def _note_starts(self) -> None:
-        """Have the index know of the episodes that were started."""
+        """Note the episodes that were started in the index."""
         starts, cut_offs = self._native.take_starts()
         self.cut_offs.note(cut_offs, self.log.added - self._added_before, requested=self._has_episode_starts)
         if not len(starts):

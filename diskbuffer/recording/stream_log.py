@@ -149,7 +149,7 @@ class StreamLog:
                 return
 
     def _finish_oldest(self, stream: int) -> None:
-        """Have nothing written to a stream's oldest segment any more: another thread may still pack its last chunks."""
+        """Stop all writing to a stream's oldest segment: another thread may still pack its last chunks."""
         if self.writer.segments.has(stream, int(self._index.table[stream, LOW])):
             self.pack()
 
@@ -216,7 +216,7 @@ class StreamLog:
             table.note_before(slot, self._index.steps_before(stream, first), self._index.episode_of(stream, first))
 
     def sync(self) -> None:
-        """Bring every row that there is to the disk. The store's lock must not be held: it is taken twice, for microseconds.
+        """Sync every row that there is to the disk. The store's lock must not be held: it is taken twice, for microseconds.
 
         Raises
         ------
@@ -256,7 +256,7 @@ class StreamLog:
         snapshots.build(self._store, self.writer, self._pause, files, number)
 
     def _pause(self) -> Int64:
-        """Have everything as a close has it, but for what is open, so that it can be copied; return the newest rows' positions.
+        """Bring everything but what is open to the state of a close, so that it can be copied; return the newest rows' positions.
 
         The store's lock must be held from before this until the copy is made.
         """

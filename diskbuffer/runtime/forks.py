@@ -54,7 +54,7 @@ def pause(store: Paused) -> None:
 
 
 def renew(thing: Renewed) -> None:
-    """Have something renewed in the child of every fork, as long as it lives."""
+    """Renew something in the child of every fork, as long as it lives."""
     with _lock:
         _renewed.add(thing)
 

@@ -92,7 +92,7 @@ class Uninterrupted:
         self._leave()
 
     def _leave(self) -> None:
-        """Have the signals that came handled, and take the stand-ins out.
+        """Handle the signals that came, and take the stand-ins out.
 
         That twice, as one more signal may come within the first time, and its handler raise there. One that comes before has a
         stand-in still, which has all of them handled.
@@ -137,7 +137,7 @@ class PutOff(Uninterrupted):
             self.came.append(int(signal.SIGINT))
 
     def end(self, within: CodeType) -> None:
-        """Have signals handled again; those that came, once the main thread has left a function."""
+        """End the deferral; signals that came are handled once the main thread has left a function."""
         self._take_out()
         if self.came:
             threading.Thread(target=self._hand_on, args=(within,), name="diskbuffer-signals", daemon=True).start()
@@ -154,5 +154,5 @@ class PutOff(Uninterrupted):
             signal.pthread_kill(threading.main_thread().ident or 0, number)  # which ends what it waits for, such as a sleep
 
     def forget(self) -> None:
-        """Have signals handled again, but for those that came."""
+        """End the deferral, and forget the signals that came."""
         self._take_out()

@@ -38,7 +38,7 @@ class Segments(Protocol):
         """View the values of a segment."""
 
     def hold(self, rows: npt.NDArray[np.int64]) -> bool:
-        """Tell whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
+        """Return whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
 
 
 class Tags(Protocol):
@@ -48,8 +48,8 @@ class Tags(Protocol):
     def index(self) -> Index:
         """The index of the steps."""
 
-    def have_tag(self, tag: str, drawn: Draw, /) -> npt.NDArray[np.bool_]:
-        """Tell which of some steps lie in an episode with a tag."""
+    def has_tag(self, tag: str, drawn: Draw, /) -> npt.NDArray[np.bool_]:
+        """Return which of some steps lie in an episode with a tag."""
 
 
 T = TypeVar("T", Segments, Tags)

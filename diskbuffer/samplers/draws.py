@@ -61,7 +61,7 @@ class Form:
         return first
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which samples' other rows lie from `first_row` on and before `complete`, (size,) each."""
+        """Return which samples' other rows lie from `first_row` on and before `complete`, (size,) each."""
         return np.ones(drawn.size, np.bool_)
 
 
@@ -123,7 +123,7 @@ class Steps(Form):
         return ids
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which sequences are as long as they must be."""
+        """Return which sequences are as long as they must be."""
         return np.asarray(drawn.ends - drawn.positions >= (self.length or 1 if self.whole else 1))
 
 
@@ -159,7 +159,7 @@ class Rows(Form):
         return np.where(drawn.notes["is_last"], -1, first[:, None] + np.arange(self.length) * apart)
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which sequences' rows are all there."""
+        """Return which sequences' rows are all there."""
         return np.asarray(drawn.positions + self.length <= complete)
 
 
@@ -178,6 +178,6 @@ class Relabelled(Form):
         return {"relabelled": ((), "bool"), "_goals": ((), "int64")}
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which goals are there."""
+        """Return which goals are there."""
         goals = drawn.notes["_goals"]
         return np.asarray((goals >= first_row) & (goals <= drawn.ends))

@@ -51,7 +51,7 @@ class Population(ABC):
 
     @abstractmethod
     def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
-        """Tell whether that many steps can have been frozen so here, or it is of another buffer, or damaged."""
+        """Return whether that many steps can have been frozen so here, or it is of another buffer, or damaged."""
 
     @abstractmethod
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
@@ -102,7 +102,7 @@ class Everything(Population):
         return [[index.added_to(stream) - steps, steps] for stream, steps in enumerate(self.counts(index).tolist())]
 
     def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
-        """Tell whether each stream had so many steps at a time."""
+        """Return whether each stream had so many steps at a time."""
         now = [index.first_step(stream) + n for stream, n in enumerate(index.steps().tolist())]
         had = [sum(row) for row in frozen]
         return len(had) == len(now) and all(a <= b for a, b in zip(had, now, strict=True)) and steps == sum(n for _, n in frozen)
@@ -182,23 +182,23 @@ class Without(Everything):
         """Read this buffer's tags from now on."""
         self._tags = column("tag", None)
 
-    def _have_not(self, index: Index, located: Int64) -> Bools:
-        return ~met_here(self._tags, index, f"without={self._tag!r}").have_tag(self._tag, Draw(*located))
+    def _lack_tag(self, index: Index, located: Int64) -> Bools:
+        return ~met_here(self._tags, index, f"without={self._tag!r}").has_tag(self._tag, Draw(*located))
 
     def locate(self, index: Index, numbers: Int64) -> Int64:
         """Find steps by number; those that have the tag are left out."""
         located = super().locate(index, numbers)
-        return located[:, self._have_not(index, located)]
+        return located[:, self._lack_tag(index, located)]
 
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
         """Find episodes by number; those that have the tag are left out."""
         located = super().locate_episodes(index, numbers)
-        return located[:, self._have_not(index, located)]
+        return located[:, self._lack_tag(index, located)]
 
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
         """Find steps by the number that they had; those that have the tag are left out."""
         located, present = super().locate_frozen(index, frozen, numbers)
-        kept = self._have_not(index, located)
+        kept = self._lack_tag(index, located)
         present[np.flatnonzero(present)[~kept]] = False
         return located[:, kept], present
 
@@ -253,7 +253,7 @@ class Selection(Population):
         return []
 
     def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
-        """Tell whether those are as many as were selected."""
+        """Return whether those are as many as were selected."""
         return not frozen and steps == self.steps(index)
 
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:

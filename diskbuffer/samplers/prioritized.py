@@ -250,7 +250,7 @@ class Prioritized(Sampler):
         now = np.ascontiguousarray(index.table[:, [HEAD, ENDED, LOW, FLOOR]])
         changed = np.flatnonzero((now != self._seen).any(axis=1)).tolist()
         for stream in changed:
-            self._let_go(index, stream)
+            self._release(index, stream)
             self._note_slots(index, stream)
         if not self._met:  # a buffer that was opened again has priorities
             for slots in self._slots if self._segments.is_there else ():
@@ -262,7 +262,7 @@ class Prioritized(Sampler):
             self._take_in(index, stream)
         self._seen = now  # only now: a disk may be full on the way here, and all of it be done again
 
-    def _let_go(self, index: Index, stream: int) -> None:
+    def _release(self, index: Index, stream: int) -> None:
         rows, low, floor = index.segment_rows, int(index.table[stream, LOW]), int(index.table[stream, FLOOR])
         slots, current = self._slots[stream], index.slots(stream)
         gone = min(len(slots), (low - int(self._lows[stream])) // rows)
@@ -292,7 +292,7 @@ class Prioritized(Sampler):
             self._where[slot] = stream, low + ordinal * rows
 
     def _take_in(self, index: Index, stream: int) -> None:
-        """Have steps that are new enter with the largest priority, but for those that have one."""
+        """Give new steps the largest priority, but for those that have one."""
         table, rows = index.table, index.segment_rows
         head, low = int(table[stream, HEAD]), int(table[stream, LOW])
         position = max(int(self._next[stream]), int(table[stream, FLOOR]))

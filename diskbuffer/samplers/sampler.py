@@ -42,7 +42,7 @@ class Ahead:
     loading: bool = True
 
     def still_there(self, index: Index, form: Form) -> npt.NDArray[np.bool_]:
-        """Tell which of the samples are still there, with all that belongs to them."""
+        """Return which of the samples are still there, with all that belongs to them."""
         streams, positions, starts = self.drawn.streams, self.drawn.positions, self.drawn.starts
         known = (streams >= 0) & (streams < len(index.table))
         streams = np.where(known, streams, 0)
@@ -154,7 +154,7 @@ class Sampler(ABC):
         return None
 
     def is_whole(self, index: Index, ahead: Ahead) -> bool:
-        """Tell whether all steps of a batch are still there."""
+        """Return whether all steps of a batch are still there."""
         return bool(ahead.still_there(index, self.form).all())
 
     def mend(self, index: Index, ahead: Ahead) -> None:

@@ -194,7 +194,7 @@ class Slices(Sampler):
         return self._start_within(every[:, np.searchsorted(ends, rng.integers(0, ends[-1], size), side="right")], rng)
 
     def _is_valid(self, index: Index, places: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which steps, (4, n) as in `Draw`, are valid starts."""
+        """Return which steps, (4, n) as in `Draw`, are valid starts."""
         if self._crossing:
             return np.asarray(places[1] + self._length <= _complete(index)[places[0]])
         return np.asarray(places[3] - places[1] >= self._needed)

@@ -46,7 +46,7 @@ def as_json(name: str, mapping: Any) -> dict[str, Any] | None:
 
 
 def _is_flat(value: Any, levels: int) -> bool:
-    """Tell whether something is nested in so many levels at most."""
+    """Return whether something is nested in so many levels at most."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(_is_flat(one, levels - 1) for one in inner)
 
@@ -63,7 +63,7 @@ def _check_names(name: str, content: Any) -> None:
 
 
 def is_sane(value: Any) -> bool:
-    """Tell whether something that was read can be what `as_json` returned."""
+    """Return whether something that was read can be what `as_json` returned."""
     if value is None:
         return True
     return isinstance(value, dict) and _is_flat(value, MOST_LEVELS) and len(json.dumps(value)) <= MOST_BYTES
@@ -129,7 +129,7 @@ def stack_of(env: Any, observation_space: Any) -> tuple[int | None, str | None]:
 
 
 def _begins_with(space: Any, size: int) -> bool:
-    """Tell whether every part of an observation has a first axis of that size, and another."""
+    """Return whether every part of an observation has a first axis of that size, and another."""
     inner = getattr(space, "spaces", None)
     if isinstance(inner, Mapping):
         return all(_begins_with(part, size) for part in inner.values())

@@ -313,7 +313,7 @@ def is_part(name: str) -> bool:
 
 
 def is_observation(path: str) -> bool:
-    """Tell whether a column is part of the observation."""
+    """Return whether a column is part of the observation."""
     return path == "obs" or path.startswith("obs/")
 
 

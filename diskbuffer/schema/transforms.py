@@ -104,7 +104,7 @@ def result_of(transforms: Transforms, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def is_grey(transforms: Transforms) -> bool:
-    """Tell whether pictures become grey."""
+    """Return whether pictures become grey."""
     return any(isinstance(each, Greyscale) for each in transforms)
 
 
@@ -116,7 +116,7 @@ def picture_axes(transforms: Transforms, shape: tuple[int, ...]) -> tuple[int | 
 
 
 def are_pictures(shape: tuple[int, ...], axes: tuple[int | None, ...]) -> bool:
-    """Tell whether a shape is one that `picture_axes` returned."""
+    """Return whether a shape is one that `picture_axes` returned."""
     return len(shape) == len(axes) and all(expected in (None, n) for n, expected in zip(shape, axes, strict=True))
 
 

@@ -36,7 +36,7 @@ _INSIDE = re.compile(r"\.[0-9a-f]{8}\.new")
 
 
 def is_there(root: Path) -> bool:
-    """Tell whether there is something to open; a NotAStoreError where it is no store and no room for one."""
+    """Return whether there is something to open; a NotAStoreError where it is no store and no room for one."""
     files = Files(root)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ class Building:
             raise
 
     def _wait_for_others(self) -> None:
-        """Have the directory for this process alone, as far as the file system has locks."""
+        """Lock the directory for this process alone, as far as the file system has locks."""
         begun = time.monotonic()
         try:
             fd = self._home.open_lock(".", write=False)
@@ -288,7 +288,7 @@ def remove_left(files: Files) -> None:
 
 
 def sync_names(root: Path, new: Collection[Path]) -> None:
-    """Bring to the disk by which names a store is found; `new` are the directories above it that were made for it.
+    """Sync by which names a store is found; `new` are the directories above it that were made for it.
 
     Those that others made are tried, too, as far up as the file system goes: a script, or a process that was killed right after
     it made one, will not have synced it.

@@ -139,7 +139,7 @@ def strange_metadata(root: Path | Files, layout: Layout, slots: int) -> list[str
 
 
 def _holds(files: Files, name: str, metadata: Mapping[str, Any]) -> bool:
-    """Tell whether a file holds metadata, however they are spaced."""
+    """Return whether a file holds metadata, however they are spaced."""
     try:
         return zarr_metadata.encode_json(read_json(files, name)) == zarr_metadata.encode_json(metadata)
     except (OSError, ValueError):
@@ -214,7 +214,7 @@ def _segments_known(root: Path, layout: Layout, slots: int) -> int:
 
 
 def is_copied(root: Path | Files) -> bool:
-    """Tell whether the group's file and its copy are the same."""
+    """Return whether the group's file and its copy are the same."""
     files = files_at(root)
     try:
         return files.read(GROUP) == files.read(COPY)

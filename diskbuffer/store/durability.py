@@ -84,7 +84,7 @@ class Durability:
             self._writer_lock.require_place()
 
     def sync_slot(self, slot: int, paths: Iterable[str] | None = None) -> None:
-        """Bring one segment's files to the disk: of all columns, or of these."""
+        """Sync one segment's files to the disk: of all columns, or of these."""
         layout = self._description.layout
         self._files.sync_all(layout.data_file(path, slot) for path in (layout.schema if paths is None else paths))
 
@@ -93,7 +93,7 @@ class Durability:
         return [self._description.layout.data_file(path, slot) for path, slot in sorted(self.written)]
 
     def sync(self, heads: Int64, written: Iterable[str]) -> None:
-        """Bring the tail, what was written later, the names of all files and the table to the disk, in this order.
+        """Sync the tail, what was written later, the names of all files and the table to the disk, in this order.
 
         `heads` are the positions of the newest rows, whose segments are synced already. `written` are files of derived
         columns, which may be written to again at any time, as samplers keep them mapped.
@@ -106,7 +106,7 @@ class Durability:
         self.sync_table(heads)
 
     def sync_names_of_derived(self) -> None:
-        """Bring to the disk which files of derived columns there are: of no segment fewer than it has, if it is there itself.
+        """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.
 
         Or a power loss could bring back values of a slot's former rows. The lock need not be held.
         """
@@ -116,7 +116,7 @@ class Durability:
         self._files.sync_all(layout.derived)
 
     def sync_table(self, heads: Int64) -> None:
-        """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
+        """Sync the table to the disk, and then the note that each stream's rows up to `heads` are there."""
         with self._lock:
             names = list(self._table.names())
         self._files.sync_all(names)

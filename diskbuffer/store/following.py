@@ -53,7 +53,7 @@ class Following:
         self._described: tuple[tuple[bytes, bytes], int] | None = None  # the description as it was read, and how many slots
 
     def invalidate(self) -> None:
-        """Have rows that were seen be read anew."""
+        """Mark rows that were seen as to be read anew."""
         self.invalidations, self.history = self.invalidations + 1, self.history + 1
 
     def look(self) -> Int64:
@@ -87,7 +87,7 @@ class Following:
             self.invalidate()
 
     def forget(self) -> None:
-        """Have nothing more be mapped before the next look."""
+        """Treat what was seen as unknown until the next look."""
         self._seen[:] = -1
 
     def _identities(self) -> Int64:
@@ -108,7 +108,7 @@ class Following:
             )
 
     def unchanged(self, slots: Int64) -> bool:
-        """Tell whether slots still hold the rows that they were seen with, and nobody has opened the store for writing since."""
+        """Return whether slots hold the rows that were seen in them, and nobody has opened the store for writing since."""
         self._refuse_exchanged()
         return session(self._files) == self._session and bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 

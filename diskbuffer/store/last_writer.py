@@ -80,7 +80,7 @@ class State:
         return self
 
     def last_shutdown(self, files: Files) -> LastShutdown:
-        """Tell how the writer that left it ended."""
+        """Return how the writer that left it ended."""
         if self.clean:
             return LastShutdown.CLEAN
         return LastShutdown.KILLED if self.boot and self.boot == files.boot_id() else LastShutdown.POWER_LOSS

@@ -68,7 +68,7 @@ def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: Write
                 store.finish_removing()
             directory.remove_strays(files, store.layout, store.table.slots, store.free)
     except BaseException as error:
-        marks.tell_how_to_make_room(error, files)
+        marks.advise_how_to_make_room(error, files)
         lock.release()
         raise
     return store
@@ -80,7 +80,7 @@ def _recover_to_write(store: Store) -> None:
     if last is LastShutdown.CLEAN:
         kill.make_sure(store, synced, closed=True)
         store.durability.begin(store.heads())
-        store.go_on()
+        store.keep_rows_of_readers()
         return
     if last is LastShutdown.KILLED:
         kill.make_sure(store, synced, closed=False)
@@ -99,7 +99,7 @@ def _recover_to_write(store: Store) -> None:
             store.durability.sync_slot(slot, layout.derived if store.verification.is_sealed(slot) else layout.schema)
     store.durability.sync(store.heads(), store.durability.written_files())
     if last is LastShutdown.KILLED:
-        store.go_on()
+        store.keep_rows_of_readers()
     else:
         store.begin_session()
 
@@ -166,7 +166,7 @@ def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:
 
 
 def _is_written_to(store: Store) -> bool:
-    """Tell whether there is a living writer; wait for one that is still looking at what the last has left, or is closing."""
+    """Return whether there is a living writer; wait for one that is still looking at what the last has left, or is closing."""
     begun, files = time.monotonic(), store.files
     while (held := is_held(files)) is not False:
         state = State.read(files, store.layout.salt)

@@ -139,7 +139,7 @@ def _needed(store: Store) -> list[str]:
 
 
 def _hide(store: Store, slot: int, bad: Bools, bad_after: bool) -> None:
-    """Have no bad row of a segment be a step, and each row before one be the last of its episode."""
+    """Make no bad row of a segment a step, and each row before one the last of its episode."""
     layout, rows = store.layout, store.layout.segment_rows
     last = np.ones(rows, np.bool_)
     for path in [*_needed(store), *([TAG] if TAG in layout.derived else [])] if bad.all() else ["is_last"]:

@@ -67,7 +67,7 @@ class Store:
         self.maps = Maps(files, layout, self.following.verify, check, is_sealed, writable=self.writable)
         if self.writable and (directory.strange_metadata(files, layout, slots) or not directory.is_copied(files)):
             self.description.layout = directory.grow(files, layout, slots)  # a crash came between the arrays
-        self._have_room(slots)
+        self._ensure_room(slots)
         self.tails = {path: self._map_tail(path) for path in layout.packed}
         self.following.look()
         self.verification.load()
@@ -106,7 +106,7 @@ class Store:
             self.following.invalidate()
         self.maps.forget_zeros()
         if slots > self.table.slots:
-            self._have_room(slots)
+            self._ensure_room(slots)
         known = self.following.invalidations
         for slot in self.following.look().tolist():
             self.maps.retire(slot)
@@ -116,7 +116,7 @@ class Store:
                 self.maps.retire(slot)
 
     def read_what_counts(self, kept: Kept) -> None:
-        """Have a reader see what counts of what a power loss left."""
+        """Show a reader what counts of what a power loss left."""
         self.kept, self.maps.lenient = kept, True
 
     def _go_by_the_table(self) -> None:
@@ -132,7 +132,7 @@ class Store:
 
     # Slots
 
-    def _have_room(self, slots: int) -> None:
+    def _ensure_room(self, slots: int) -> None:
         self.table.grow(slots)
         self.maps.grow(slots)
 
@@ -177,7 +177,7 @@ class Store:
             self.durability.written.discard((path, slot))
 
     def mark_unverified(self, slot: int) -> None:
-        """Have a slot count as not sealed, as its files are not those that were."""
+        """Mark a slot as not sealed, as its files are not those that were."""
         if self.writable:
             self.table.unseal(slot)
         else:
@@ -200,7 +200,7 @@ class Store:
         self.description.write_again(self.table.slots)
 
     def begin_at(self, positions: Int64) -> None:
-        """Have no row count, for good, that lies before a position, (streams,): steps are cleared."""
+        """Exclude, for good, rows before a position, (streams,): steps are cleared."""
         self.durability.refuse_to_write_elsewhere()
         begins = tuple(np.maximum(positions, self.layout.begins or 0).tolist())
         self.description.change(self.table.slots, begins=begins)
@@ -315,17 +315,17 @@ class Store:
         self._closed = True
 
     def begin_session(self) -> None:
-        """Have readers read everything anew: rows that they saw may be others now, as the store was recovered or repaired."""
+        """Make readers read everything anew: rows that they saw may be others now, as the store was recovered or repaired."""
         if self._writer_lock is not None:
             self._writer_lock.note_holder()
 
-    def go_on(self) -> None:
-        """Have readers take rows that they saw for what they were: neither closing nor a kill changes them."""
+    def keep_rows_of_readers(self) -> None:
+        """Keep rows that readers saw valid: neither closing nor a kill changes them."""
         if self._writer_lock is not None:
             self._writer_lock.note_same_rows()
 
     def close(self) -> None:
-        """Let others write, and unmap all files, those that batches are gathered from once that is done. Twice is fine."""
+        """Release the lock, and unmap all files, those that batches are gathered from once that is done. Twice is fine."""
         if self._writer_lock is not None:
             self._writer_lock.release()
         with self.lock:
@@ -334,7 +334,7 @@ class Store:
             self.tails = {}
 
     def holds_lock(self) -> bool:
-        """Tell whether this thread has the store's lock."""
+        """Return whether this thread has the store's lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def disk_bytes(self) -> int:

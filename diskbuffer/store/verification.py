@@ -45,14 +45,14 @@ class Verification:
         self._sealed = dict(zip(sealed.tolist(), self._table.column("sealed")[sealed].tolist(), strict=True))
 
     def is_sealed(self, slot: int) -> bool:
-        """Tell whether a slot is sealed, so that its files have checksums."""
+        """Return whether a slot is sealed, so that its files have checksums."""
         word = 0 if slot in self._unverified else self._table.get("sealed", slot)
         if word and self._sealed.get(slot) != word and self._table.is_sealed(slot):
             self._sealed[slot] = word
         return bool(word) and self._sealed.get(slot) == word
 
     def mark_unverified(self, slot: int) -> None:
-        """Have a slot count as not sealed for this reader, as its files are not those that were."""
+        """Mark a slot as not sealed for this reader, as its files are not those that were."""
         self._unverified.add(slot)
 
     def forget_unverified(self) -> None:
@@ -97,7 +97,7 @@ class Verification:
         self._checked(path, slot, -1 if path in layout.chunks_of else layout.flat_bytes(path))
 
     def replace_flags(self, path: str, slot: int, flags: npt.NDArray[np.bool_]) -> None:
-        """Have this reader see other flags, (segment_rows,), than those of a segment that are damaged."""
+        """Show this reader other flags, (segment_rows,), than those of a segment that are damaged."""
         self._flags[path, slot] = flags
 
     def flags(self, path: str, slot: int, length: int) -> npt.NDArray[np.bool_]:

@@ -137,7 +137,7 @@ class Columns:
                         yield file
 
     def end_writing(self) -> None:
-        """Let another process write columns; twice is fine."""
+        """Release the lock for writing columns; twice is fine."""
         fd, self._lock = self._lock, -1
         if fd >= 0:
             learner_lock.release(self._root, fd)
@@ -149,7 +149,7 @@ class Columns:
             os.close(fd)
 
     def change(self, what: What) -> None:
-        """Have other columns, or tags, for good."""
+        """Replace the columns, or tags, for good."""
         attributes = self.schema(what).to_attributes()
         described = {
             "columns": {name: attributes[name] for name in what.columns},

@@ -159,12 +159,12 @@ def check_name(name: Any) -> str:
 
 
 def has_writers(files: Files) -> bool:
-    """Tell whether a directory has the stores of several writers."""
+    """Return whether a directory has the stores of several writers."""
     return _has_attribute(files, MULTI_WRITER)
 
 
 def is_one_store(files: Files) -> bool:
-    """Tell whether a directory is the store of one writer."""
+    """Return whether a directory is the store of one writer."""
     return _has_attribute(files, ATTRIBUTE)
 
 
@@ -219,7 +219,7 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
 
 
 def _make(files: Files, layout: Layout) -> None:
-    """Have a directory without writers, where there is none."""
+    """Make the directory, without writers, where there is none."""
     if files.root.is_dir() and not has_writers(files):
         others = set(files.names()) - {SHARED, "lost+found"}
         others = {other for other in others if not other.endswith(".tmp")}
@@ -240,7 +240,7 @@ def _make(files: Files, layout: Layout) -> None:
 
 
 def describe(files: Files, description: Description) -> None:
-    """Have a directory be that of some writers."""
+    """Write the files that make a directory one of several writers."""
     files.make_directory(SHARED)
     files.replace_contents(f"{SHARED}/{GROUP}", json.dumps(_EMPTY_ARRAY).encode())
     files.replace_contents(GROUP, description.to_json())

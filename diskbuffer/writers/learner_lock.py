@@ -23,7 +23,7 @@ def take(files: Files) -> int:
 
 
 def release(files: Files, fd: int) -> None:
-    """Let another process take it."""
+    """Release the lock to another process."""
     with contextlib.suppress(OSError):
         files.unlock(fd)
     files.close(fd)

@@ -61,7 +61,7 @@ class Member:
         return self._store
 
     def may_have_changed(self) -> bool:
-        """Tell whether a file of it was put in another's place; where not, what is `watched` tells whether anything changed."""
+        """Return whether a file of it was put in another's place; where not, what is `watched` tells whether anything changed."""
         return self._stamp is None or stamp_of(self._files) != self._stamp
 
     def look(self, common: Description, context: int) -> None:
@@ -94,7 +94,7 @@ class Member:
         self._store, self._follower, self.tail = store, IndexFollower(store, context), StoreTail.of(store)
 
     def forget_look(self) -> None:
-        """Have everything be read at the next look."""
+        """Mark everything as to be read at the next look."""
         self._stamp = self.watched = None
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Member:
         self._store = self._follower = self.index = self._copied = self._watching = self.watched = self.tail = None
 
     def forget_rows(self) -> None:
-        """Have nothing more be mapped before the next look."""
+        """Treat what was seen as unknown until the next look."""
         self._copied = None
         self.forget_look()
         if self._store is not None:
@@ -116,7 +116,7 @@ class Member:
         return self._store is not None and self.index is not None
 
     def has_changed_maps(self) -> bool:
-        """Tell whether what is mapped is other than when this was last asked."""
+        """Return whether what is mapped is other than when this was last asked."""
         maps = self.store.maps
         now = maps.epoch, maps.sources.shape[1]
         changed, self._copied = self._copied is None or now[0] is not self._copied[0] or now[1] != self._copied[1], now

@@ -40,7 +40,7 @@ class MultiWriterLayout(Layout):
 
 
 class MultiWriterStore:
-    """Have the face of a `Store` that is read, over the stores of several writers.
+    """Show the stores of several writers as one `Store` that is read.
 
     Slots are numbered through, a block of them at a time, so that they keep their numbers when stores grow, and others come.
 
@@ -100,7 +100,7 @@ class MultiWriterStore:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Have the layout that the writers' description and the learner's columns make."""
+        """Combine the layout of the writers' description and of the learner's columns."""
         layout = _layout(self._description, self.columns)
         if layout.schema == self.layout.schema:  # the same object, by which readers know that columns are the same
             layout = dataclasses.replace(layout, schema=self.layout.schema)
@@ -254,7 +254,7 @@ class MultiWriterStore:
         return self.layout.tags.index(tag) + 1
 
     def sync(self) -> None:
-        """Bring the columns to the disk. The lock must not be held: it is taken for microseconds, to see what was written."""
+        """Sync the columns to the disk. The lock must not be held: it is taken for microseconds, to see what was written."""
         with self.lock:
             names = self.columns.to_sync()
         self.columns.files.sync_all(names)
@@ -267,7 +267,7 @@ class MultiWriterStore:
         return sum(sizes.values())
 
     def close(self) -> None:
-        """Let another process write columns, and unmap all files, as `Store.close` does."""
+        """Release the lock for writing columns, and unmap all files, as `Store.close` does."""
         self.columns.end_writing()
         with self.lock:
             self.closed = True
@@ -277,14 +277,14 @@ class MultiWriterStore:
             self.maps.forget()
 
     def holds_lock(self) -> bool:
-        """Tell whether this thread has the lock."""
+        """Return whether this thread has the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def before_fork(self) -> None:
         """Do nothing: each store does itself what is due."""
 
     def after_fork(self) -> None:
-        """Have a lock of this process."""
+        """Make a new lock in the child."""
         self.lock = threading.RLock()
         self.columns.forget_lock()
 
@@ -323,7 +323,7 @@ class MultiWriterMaps:
         self.sources: Int64 = np.zeros((len(self._paths), 0, 2), np.int64)
 
     def take_columns(self, schema: Schema) -> None:
-        """Have the columns of a schema."""
+        """Hold the columns of a schema, and no others."""
         held = dict(zip(self._paths, self.sources, strict=True))
         nothing = np.zeros(self.sources.shape[1:], np.int64)
         self._paths = tuple(schema)
@@ -355,13 +355,13 @@ class MultiWriterMaps:
             self.forget_columns(self._store.columns.of_others(member))
 
     def forget_columns(self, keys: Iterable[Key]) -> None:
-        """Have slots of a learner's columns be looked up anew."""
+        """Look up slots of a learner's columns anew at the next read."""
         for path, member, slot in keys:
             if path in self._paths:
                 self.sources[self._paths.index(path), member.numbers[slot]] = 0
 
     def forget_every_column(self) -> None:
-        """Have the learner's columns be looked up anew."""
+        """Look up the learner's columns anew at the next read."""
         for path in self._store.layout.derived:
             self.sources[self._paths.index(path)] = 0
 
@@ -372,7 +372,7 @@ class MultiWriterMaps:
         self.sources[np.ix_(recorded, member.numbers[: maps.sources.shape[1]])] = maps.sources[theirs]
 
     def forget(self) -> None:
-        """Have everything be looked up anew in the stores' own maps."""
+        """Look up everything anew in the stores' own maps."""
         self.sources[:] = 0
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:

@@ -53,7 +53,7 @@ class Drawing:
         return self._local
 
     def is_all_local(self, sampler: Sampler | None) -> bool:
-        """Tell whether a batch takes no shard's help."""
+        """Return whether a batch takes no shard's help."""
         local = self._usable_local
         return local is not None and not isinstance(sampler, Prioritized) and len(local.shards) >= len(self._shards.known)
 

@@ -114,7 +114,7 @@ class Lane:
             self._next[env] += count
             self._pending.append(block)  # first: whatever is raised below, it is kept
             if self._shard is None:
-                self._go_on()
+                self._resume()
             else:
                 self._start(block)
             while len(self._pending) > self._in_flight:
@@ -143,12 +143,12 @@ class Lane:
         begin = time.perf_counter()
         try:
             if not self._is_taken(self._pending[0], self._patience):
-                self._go_on()
+                self._resume()
         finally:
             self.waited += time.perf_counter() - begin
 
     def _is_taken(self, block: Block, patience: float) -> bool:
-        """Tell whether the oldest block was acknowledged; forget it then."""
+        """Return whether the oldest block was acknowledged; forget it then."""
         assert self._shard is not None
         if block.ref is None:  # no shard was there to send it to
             return False
@@ -174,11 +174,11 @@ class Lane:
             later.start -= block.count if later.env == block.env else 0
         self._next[block.env] -= block.count
         if self._pending:
-            self._go_on()
+            self._resume()
 
     # After a shard died, or was slow
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Join the shard again, or another, and send again what is not acknowledged."""
         until = time.monotonic() + self._patience
         while True:

@@ -62,7 +62,7 @@ def _answer(ref: Any) -> Any:
 
 
 def open_stores(shards: Sequence[Known], on: Mapping[int, Disk | None], capacity: int | None) -> None:
-    """Have shards open their stores, each disk with its part of the capacity."""
+    """Ask shards to open their stores, each disk with its part of the capacity."""
     until = time.monotonic() + _STARTING
     on_disk = [sum(other == on[known.number] for other in on.values()) for known in shards]
     parts = [None if capacity is None else -(-capacity * n // len(shards)) for n in on_disk]
@@ -102,7 +102,7 @@ def each(shards: Sequence[Known], call: Callable[[Known], Any], patience: float)
 
 
 def end(shards: Sequence[Known], counter: Any) -> None:
-    """Have shards close their stores, and end all actors."""
+    """Ask shards to close their stores, and end all actors."""
     if counter is not None:
         ray.wait([counter.save.remote()], timeout=10.0)
         ray.kill(counter)

@@ -67,7 +67,7 @@ class Together:
         return cls([(shard_of(store), streams) for store, streams in (writers_of(path) or {}).items()], read_info(path).streams)
 
     def know(self, names: Int64) -> bool:
-        """Tell whether the shards of all names are known."""
+        """Return whether the shards of all names are known."""
         return bool((self._streams[names[names >= 0] % self._room] > 0).all())
 
     def unique(self, names: Int64) -> Int64:

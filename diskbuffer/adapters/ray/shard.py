@@ -118,7 +118,7 @@ class Shard:
 
     @ray.method(concurrency_group="ask")
     def disk(self) -> Disk:
-        """Tell where the store is, or is to be."""
+        """Return where the store is, or is to be."""
         disk = Disk.of(self._path)
         assert disk is not None
         return disk
@@ -151,7 +151,7 @@ class Shard:
 
     @ray.method(concurrency_group="ask")
     def state(self, samplers: tuple[Sent, ...] = ()) -> State:
-        """Tell what there is."""
+        """Return what there is."""
         for sent in samplers:
             if sent.token not in self._replaced:
                 self._sampler(sent)
@@ -277,7 +277,7 @@ class Shard:
 
     @ray.method(concurrency_group="read")
     def flush(self) -> None:
-        """Bring every step to the disk."""
+        """Sync every step to the disk."""
         self._opened.flush()
 
     # Reading
@@ -355,7 +355,7 @@ class Shard:
         return sampler
 
     def _attach(self, sampler: Prioritized) -> None:
-        """Have a sampler keep its column, in place of the one that did: it lets go once no thread uses it any more."""
+        """Make a sampler the keeper of its column; the one before releases it once no thread uses it any more."""
         others = [token for token, one in self._samplers.items() if isinstance(one, Prioritized) and one.column == sampler.column]
         for token in others:
             del self._samplers[token]

@@ -16,7 +16,7 @@ _ADVICE = {  # by the kind of error
 
 @contextmanager
 def advising() -> Iterator[None]:
-    """Have our errors advise what a caller of an adapter can do."""
+    """Replace the advice of our errors by what a caller of an adapter can do."""
     try:
         yield
     except DiskBufferError as error:

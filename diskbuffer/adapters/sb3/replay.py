@@ -196,7 +196,7 @@ class DiskReplayBuffer(ReplayBuffer):
     # Keeping
 
     def flush(self) -> None:
-        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        """Sync every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
         self.stored.flush()
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class InMemory:
         raise AttributeError(on_disk(type(self), name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Have other values, as algorithms of several agents do with rewards for a while."""
+        """Replace values for a while, as algorithms of several agents do with rewards."""
         if name not in ("rew", "done", *FLAGS):
             raise InputError(f"{name!r} is on disk, and not changed; write under another key, with set_array_at_key")
         super().__setattr__(name, value)
@@ -219,7 +219,7 @@ class StoreBacked:
             super().reset(keep_statistics)  # type: ignore[misc]
 
     def flush(self) -> None:
-        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        """Sync every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
         self.stored.flush()
 
     def close(self) -> None:

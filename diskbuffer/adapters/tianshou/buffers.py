@@ -66,7 +66,7 @@ class _Prioritized(StoreBacked):
         self._weigh()
 
     def _weigh(self) -> None:
-        """Have weights of the steps that are there, and no others, or Tianshou's own code would draw these."""
+        """Weigh the steps that are there, and no others, or Tianshou's own code would draw these."""
         present = self.stored.is_there(self._indices)
         gone, new = self._indices[~present], self._indices[present & (self.weight[self._indices] == 0)]
         if len(gone):  # or Tianshou's tree would loop for ever
@@ -75,7 +75,7 @@ class _Prioritized(StoreBacked):
             self.init_weight(new)
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Have no steps, and draw none of those that there were; Tianshou's own would."""
+        """Drop all steps, and draw none of them any more; Tianshou's own would."""
         with self.stored.lock:
             super().reset(keep_statistics)
             self._weigh()

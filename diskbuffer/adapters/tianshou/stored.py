@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import ReplayBuffer
-from diskbuffer.adapters.place_column import SLOT, pack, told_by
+from diskbuffer.adapters.place_column import SLOT, pack, placements_of
 from diskbuffer.adapters.tianshou.columns import EXTRA, FLAGS, arguments, columns_of, moved, to_read, written_as
 from diskbuffer.errors import SchemaError
 from diskbuffer.plugin import SharedStore, one_of
@@ -62,7 +62,7 @@ class Stored(SharedStore):
         envs = np.flatnonzero(counts)
         self.accepted += 1
         self.filled[:], self.next[:] = counts, 0
-        self.next[envs] = (told_by(opened, opened.steps(np.zeros_like(envs), envs)).places + 1) % self.size
+        self.next[envs] = (placements_of(opened, opened.steps(np.zeros_like(envs), envs)).places + 1) % self.size
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing, as a store of this size."""
@@ -102,7 +102,7 @@ class Stored(SharedStore):
         opened.columns.write(written_as(key), steps, np.ascontiguousarray(values[present]))
 
     def is_there(self, places: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which places are filled."""
+        """Return which places are filled."""
         return np.asarray(places % self.size < self.filled[places // self.size])
 
     def _ages(self, places: Int64) -> tuple[Int64, Int64]:

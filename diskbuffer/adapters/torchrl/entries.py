@@ -130,7 +130,7 @@ class Entries:
         shapes = {entry.key: entry.frames.shape for entry in entries if entry.is_picture}
         if stack > 1:
             entries = [_stacked(entry, tensors, stack) if entry.is_picture else entry for entry in entries]
-            if not shapes or any(entry.frames != _told_by(entry.frames.column, stack) for entry in entries if entry.is_picture):
+            if not shapes or any(entry.frames != _frames_of(entry.frames.column, stack) for entry in entries if entry.is_picture):
                 raise InputError(
                     f"frame_stack={stack} is of pictures, in stacks along their first axis, the same for all, and there are "
                     f"{shapes or 'none'}. Leave it out to store them whole"
@@ -148,7 +148,7 @@ class Entries:
             if path in OURS or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
                 continue
             key, paired = key_of(path)
-            entries.append(Entry(key, paired, _told_by(column, stack if paired else 1)))
+            entries.append(Entry(key, paired, _frames_of(column, stack if paired else 1)))
         return cls(tuple(entries), lanes, stack)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -163,7 +163,7 @@ class Entries:
         return {"reward": Column((), "bool")} | columns | {SLOT: Column((), "int64")}
 
     def padding(self, data: Any) -> str:
-        """Tell what an episode's first stack is filled up with, by steps of which the first begins one."""
+        """Return what an episode's first stack is filled up with, by steps of which the first begins one."""
         for entry in self.entries:
             if entry.frames.stack > 1:
                 first = dict(leaves(data))[entry.key][:1].cpu().reshape(-1, *entry.frames.shape).numpy()
@@ -248,7 +248,7 @@ def _stacked(entry: Entry, tensors: Mapping[Key, torch.Tensor], stack: int) -> E
     return replace(entry, frames=frames)
 
 
-def _told_by(column: Column, stack: int) -> Frames:
+def _frames_of(column: Column, stack: int) -> Frames:
     """Return what a column of observations holds, in a store of such stacks."""
     shape = column.shape
     if stack == 1 or len(shape) < 2:

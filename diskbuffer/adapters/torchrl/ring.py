@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer import ReplayBuffer
-from diskbuffer.adapters.place_column import pack, told_by
+from diskbuffer.adapters.place_column import pack, placements_of
 from diskbuffer.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
@@ -79,11 +79,11 @@ class Ring:
         return copy.copy(self)
 
     def is_at(self, other: Ring) -> bool:
-        """Tell whether no step was written, or dropped, in between."""
+        """Return whether no step was written, or dropped, in between."""
         return self.filled == other.filled and np.array_equal(self._ever, other._ever)
 
     def is_behind(self, buffer: ReplayBuffer) -> bool:
-        """Tell whether a buffer knows that steps were written, or dropped, since the ring was loaded or written to."""
+        """Return whether a buffer knows that steps were written, or dropped, since the ring was loaded or written to."""
         stored, ever = buffer.counts()
         return not np.array_equal(self._ever, ever) or bool((stored < self.filled).any())
 
@@ -97,10 +97,10 @@ class Ring:
         self.filled, lanes = min(int(stored.min()), self.size), np.arange(self.lane_count)
         if not self.filled:
             return
-        places, extra = told_by(buffer, buffer.steps(np.zeros(self.lane_count, np.int64), lanes))
+        places, extra = placements_of(buffer, buffer.steps(np.zeros(self.lane_count, np.int64), lanes))
         last = int(self._ever.argmin())
         self.newest, self.axes = int(places[last]), int(extra[last])
-        oldest = told_by(buffer, buffer.steps(np.full(self.lane_count, self.filled - 1), lanes)).places
+        oldest = placements_of(buffer, buffer.steps(np.full(self.lane_count, self.filled - 1), lanes)).places
         self._moved = (oldest - (self.next - self.filled)) % self.size
 
     # Which steps are where
@@ -156,7 +156,7 @@ class Ring:
 
     def places_of(self, buffer: ReplayBuffer, names: Int64) -> Int64:
         """Return the place of each step, (n,); -1 of those that are in none any more."""
-        written, lanes = told_by(buffer, names).places, names % self.lane_count
+        written, lanes = placements_of(buffer, names).places, names % self.lane_count
         result = np.full(len(names), -1)
         for places in (written, written - self._moved[lanes]):
             left = np.flatnonzero((result < 0) & (places % self.size < self.filled))
@@ -180,12 +180,12 @@ def plain(index: Any) -> Any:
 
 
 def has_slice(index: Any) -> bool:
-    """Tell whether an index is of a slice of the storage, or has one."""
+    """Return whether an index is of a slice of the storage, or has one."""
     return isinstance(index, slice) or index is Ellipsis or (isinstance(index, tuple) and any(map(has_slice, index)))
 
 
 def is_one(index: Any) -> bool:
-    """Tell whether an index is of a single place."""
+    """Return whether an index is of a single place."""
     return isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 0)
 
 

@@ -109,7 +109,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         return self.stored.path
 
     def _follow(self) -> None:
-        """Have TorchRL know where the newest step is, if the ring was loaded since."""
+        """Note for TorchRL where the newest step is, if the ring was loaded since."""
         if self.stored.ring is not self._known:
             self._known, self.max_size = self.stored.ring, self.stored.max_size
             self._set_last_cursor(self._known.newest)
@@ -139,7 +139,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             stored.refresh()
 
     def flush(self) -> None:
-        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        """Sync every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
         self.stored.flush()
 
     def close(self) -> None:
@@ -189,11 +189,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if is_one(index):
             return self.get(index)
         if has_slice(index):
-            self._tell_what_is_slow()
+            self._warn_of_slow_use()
         with self._following() as stored:
             return stored.look(index, self.device)
 
-    def _tell_what_is_slow(self) -> None:
+    def _warn_of_slow_use(self) -> None:
         """Warn, once, where TorchRL's own sampler of slices is used."""
         for buffer in () if self._has_told else self._attached_entities:
             sampler: Any = getattr(buffer, "_sampler", None)

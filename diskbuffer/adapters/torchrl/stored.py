@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def uncompiled(function: F) -> F:
-    """Have torch.compile leave a function alone: it reads or writes files, of which there is no graph."""
+    """Exclude a function from torch.compile: it reads or writes files, of which there is no graph."""
     return cast(F, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 

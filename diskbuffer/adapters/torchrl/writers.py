@@ -39,7 +39,7 @@ _RINGS = {RoundRobinWriter: RingWriter, TensorDictRoundRobinWriter: TensorDictRi
 
 
 def follow_ring(writer: Writer | None) -> None:
-    """Have a writer follow the ring of its storage; an InputError where it writes in another order."""
+    """Make a writer follow the ring of its storage; an InputError where it writes in another order."""
     kind = type(writer)
     if kind in _RINGS:
         writer.__class__ = _RINGS[kind]

@@ -285,7 +285,7 @@ class Hdf5Rows:
 
 
 def holds(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a column can be of a dtype."""
+    """Return whether a column can be of a dtype."""
     try:
         Column((), dtype)
     except SchemaError:

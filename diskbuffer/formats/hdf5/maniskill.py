@@ -135,7 +135,7 @@ def _constants(episodes: list[dict[str, Any]], seeded: bool) -> tuple[dict[str, 
 
 
 def _is_seed_alone(episode: Mapping[str, Any]) -> bool:
-    """Tell whether an episode was reset with its seed, and with nothing else."""
+    """Return whether an episode was reset with its seed, and with nothing else."""
     options = episode.get("reset_kwargs")
     if not isinstance(options, dict):
         return not options

@@ -105,9 +105,9 @@ class LeRobotWriter:
                 encoding.check(feature.name, feature.pixels, self._codec)
         self._features = (*self._columns, *_FLAGS, *_COUNTED)
         self._files: FileSet | None = None
-        self._take_up()
+        self._resume()
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         """Find what is there from a run that was killed, and remove what is not whole."""
         (self._root / "meta").mkdir(parents=True, exist_ok=True)
         tables = file_sets(self._root, self._chunks_size)

@@ -85,7 +85,7 @@ def _find(group: Node, names: Name) -> Node:
 
 
 def _may_be_jpeg(node: Node) -> bool:
-    """Tell whether an array is not of pictures, but of one JPEG each: of as many bytes, padded to none, or of its own length."""
+    """Return whether an array has one JPEG a row in place of a picture: of as many bytes, or of its own length."""
     shape = node.handle.shape or ()
     return len(shape) == 1 or (len(shape) == 2 and node.handle.dtype == np.uint8)
 

@@ -18,7 +18,7 @@ FIXED = ("reward", "terminated", "truncated", SEED, SEEDED)
 
 
 def is_action(path: str) -> bool:
-    """Tell whether a column is part of the action."""
+    """Return whether a column is part of the action."""
     return path == "action" or path.startswith("action/")
 
 

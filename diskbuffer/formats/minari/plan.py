@@ -145,12 +145,12 @@ class Plan:
 
 
 def is_complex(column: Column) -> bool:
-    """Tell whether a column is of complex numbers, which no space is of."""
+    """Return whether a column is of complex numbers, which no space is of."""
     return column.np_dtype.kind == "c"
 
 
 def _fits(space: Space, root: str, columns: Mapping[str, Column]) -> bool:
-    """Tell whether columns are those of a space."""
+    """Return whether columns are those of a space."""
     leaves = spaces.leaves(space, root)
     return {leaf.path for leaf in leaves} == columns.keys() and all(
         spaces.is_column(leaf) and leaf.shape == columns[leaf.path].shape for leaf in leaves

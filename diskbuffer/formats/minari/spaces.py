@@ -124,7 +124,7 @@ def _leaves(space: Space, path: str, keys: tuple[str, ...], in_tuple: tuple[bool
 
 
 def is_column(leaf: Leaf) -> bool:
-    """Tell whether a part of a space can be a column."""
+    """Return whether a part of a space can be a column."""
     return leaf.kind in _ARRAYS
 
 

@@ -157,7 +157,7 @@ class _Line:
         )
 
     def ended(self, row: int, flag: str) -> bool:
-        """Tell whether a step has a flag. Where only "done" is told, that is a termination."""
+        """Return whether a step has a flag. Where only "done" is told, that is a termination."""
         arrays = self._stored.arrays
         if f"next/{flag}" in arrays:
             return self._flag(f"next/{flag}", row)

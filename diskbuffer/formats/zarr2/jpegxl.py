@@ -47,7 +47,7 @@ def decode(data: bytes, into: npt.NDArray[Any]) -> None:
 
 
 def register() -> None:
-    """Let zarr-python and numcodecs read arrays of this codec in this process."""
+    """Register this codec with zarr-python and numcodecs in this process."""
     require("imagecodecs.numcodecs", "imagecodecs", "umi", "reading JPEG XL").register_codecs([ID], verbose=False)
 
 

@@ -94,7 +94,7 @@ def keys(contents: Contents) -> dict[str, str]:
 
 
 def is_picture(path: str, column: Column) -> bool:
-    """Tell whether a column is compressed as pictures where that is asked for."""
+    """Return whether a column is compressed as pictures where that is asked for."""
     return is_observation(path) and column.np_dtype == "uint8" and len(column.shape) == 3 and column.shape[-1] in (1, 3, 4)
 
 

@@ -24,7 +24,7 @@ HEADERS = {
 
 
 class Guard:
-    """Let only requests through that come from this server's own page, or from nobody's; an ASGI middleware."""
+    """Pass on only requests that come from this server's own page, or from nobody's; an ASGI middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -83,7 +83,7 @@ def _user() -> str:
 
 
 def _has_display() -> bool:
-    """Tell whether a browser can open a window here: over ssh it would be one for terminals, in place of this command."""
+    """Return whether a browser can open a window here: over ssh it would be one for terminals, in place of this command."""
     if any(name in os.environ for name in ("SSH_CONNECTION", "SSH_TTY")):
         return False
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

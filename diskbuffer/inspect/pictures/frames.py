@@ -49,7 +49,7 @@ class PictureKind:
 
 
 def picture_kind(shape: tuple[int, ...], dtype: npt.DTypeLike) -> PictureKind | None:
-    """Tell how rows of a shape and dtype are pictures; None where they are none.
+    """Return how rows of a shape and dtype are pictures; None where they are none.
 
     Pictures are (H, W), (C, H, W) and (H, W, C), of at least 8 pixels each way, of floats 16, and with 16 channels at most. Where
     both ends could be the channels, the shorter is.

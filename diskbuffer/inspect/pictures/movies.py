@@ -24,7 +24,7 @@ _BT601, _LIMITED = 6, 1  # what a player is told of the colours, or it guesses b
 
 
 def has_video() -> bool:
-    """Tell whether MP4 can be made: whether PyAV is installed."""
+    """Return whether MP4 can be made: whether PyAV is installed."""
     return importlib.util.find_spec("av") is not None
 
 

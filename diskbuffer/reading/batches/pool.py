@@ -60,7 +60,7 @@ class ArraysPool:
         return copying[0]
 
     def give(self, arrays: Arrays) -> None:
-        """Have arrays used again, once the tensors over them are gone."""
+        """Return arrays for reuse, once the tensors over them are gone."""
         with self._lock:
             self._arrays.append(arrays)
             del self._arrays[: -self._kept]

@@ -72,7 +72,7 @@ class Gatherer:
         self._thread_counts: dict[tuple[tuple[str, ...], int], ThreadCount] = {}  # of some columns, and so many bytes
 
     def call_helpers(self) -> None:
-        """Have threads wake up for a batch that is about to be planned, if the last one was gathered in several."""
+        """Wake threads for a batch that is about to be planned, if the last one was gathered in several."""
         thread_count = self._last_thread_count
         if thread_count is not None and thread_count.best > 1:
             self._helpers.call(thread_count.best - 1)

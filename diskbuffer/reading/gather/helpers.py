@@ -35,7 +35,7 @@ class Helpers:
         self._idle = []
 
     def call(self, helpers: int) -> None:
-        """Have idle helpers look out for work that comes soon; nothing happens where it does not."""
+        """Make idle helpers spin for work that comes soon; nothing happens where it does not."""
         for helper in self._idle[-helpers:]:
             helper.call()
 

@@ -109,7 +109,7 @@ def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector,
 
 
 def _close_repaired(opened: Opened, *, unchanged: bool) -> None:
-    """Bring what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
+    """Sync what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
     store = opened.store
     for slots, lengths in store.segments():
         if len(slots):  # what was newer may be gone

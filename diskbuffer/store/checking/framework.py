@@ -86,7 +86,7 @@ class Framework:
         return dict.fromkeys(directory.strange_metadata(self._root, layout, slots), _STRANGE)
 
     def _describe_anew(self, layout: Layout, slots: int) -> Finder[None]:
-        """Have the metadata of all nodes written."""
+        """Write the metadata of all nodes."""
         yield Finding(fix=partial(directory.grow, self._files, layout, slots))
 
     def _find_damaged_files(self, layout: Layout, slots: int) -> Finder[None]:

@@ -148,7 +148,7 @@ class SegmentFinder:
     # Derived columns
 
     def _is_derived_good(self, path: str, slot: int) -> bool:
-        """Tell whether a segment of a derived column is as it should be: not there, where nothing was written."""
+        """Return whether a segment of a derived column is as it should be: not there, where nothing was written."""
         store, layout = self._store, self._layout
         expected = self._table.checksum(path, slot)
         if expected == NEVER and not store.files.exists(layout.data_file(path, slot)):

@@ -123,7 +123,7 @@ def building(files: Files, name: str, paths: MarkPaths = _STORE) -> Iterator[Fil
 
 
 def _put(files: Files, new: str, name: str, marks: str) -> None:
-    """Have what was built be the mark of a name, in place of one that is there; an error leaves that."""
+    """Make what was built the mark of a name, in place of one that is there; an error leaves that."""
     old = f"{marks}/.{name}{_OLD}"
     if files.exists(f"{marks}/{name}"):
         files.remove_directory(old)
@@ -158,7 +158,7 @@ def remove(files: Files, name: str, paths: MarkPaths = _STORE) -> None:
     files.remove_directory(gone)
 
 
-def tell_how_to_make_room(error: BaseException, files: Files) -> None:
+def advise_how_to_make_room(error: BaseException, files: Files) -> None:
     """Add to the error of a disk that is too full to open a store for writing that its marks can be removed without that."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def clear_up(files: Files, paths: MarkPaths = _STORE) -> None:
 
 
 def go_back(files: Files, name: str) -> None:
-    """Have a store be what it was at a mark, which must be whole. The writer's lock must be held."""
+    """Return a store to what it was at a mark, which must be whole. The writer's lock must be held."""
     find(files, name)
     before = Origin.read(files)
     try:
@@ -259,7 +259,7 @@ def _remove_data(files: Files, mark: Files, layout: Layout) -> None:
 
 
 def _link_data(files: Files, mark: Files, layout: Layout, table: SegmentTable) -> tuple[list[str], set[str]]:
-    """Have the files of sealed segments be the mark's own; return those to be copied, apart from them the sparse ones."""
+    """Make the files of sealed segments the mark's own; return those to be copied, apart from them the sparse ones."""
     reserved, sparse, sealed = list[str](), set[str](), table.sealed()
     for slot in np.flatnonzero(table.column("length") > 0).tolist():
         for path in layout.schema:
@@ -274,7 +274,7 @@ def _link_data(files: Files, mark: Files, layout: Layout, table: SegmentTable) -
 
 
 def _link(files: Files, mark: Files, name: str) -> bool:
-    """Have a file be the mark's own, which nobody ever writes to; return False where the file system cannot."""
+    """Make a file the mark's own, which nobody ever writes to; return False where the file system cannot."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(files.stat(name), mark.stat(name)):
             return True

@@ -5,7 +5,7 @@ by hard links, where the file system has such. Files of segments that are comple
 sealing puts others in their place, but may be written to again after a power loss, so they are copied, as are those of open
 segments, the tail, the table, and columns that were written later.
 
-Most of it is done beside the writer, which may evict and seal meanwhile. Then its lock is held, to bring over what was completed
+Most of it is done beside the writer, which may evict and seal meanwhile. Then its lock is held, to copy what was completed
 or sealed since, and to copy to memory what it writes to; whatever takes files of its own, or the disk's time, comes after that.
 """
 
@@ -66,7 +66,7 @@ def build(store: Store, writer: Writer, pause: Callable[[], Int64], files: Files
         files.make_directory(path)
     copy = _Copy(store, writer, files, reserve=not number)
     for _ in range(_PASSES):
-        if copy.bring() <= _FEW:
+        if copy.copy_complete() <= _FEW:
             break
     with store.lock:
         held = copy.hold(pause())
@@ -89,27 +89,27 @@ class _Held:
 class _Copy:
     def __init__(self, store: Store, writer: Writer, files: Files, *, reserve: bool) -> None:
         self._store, self._writer, self._files, self._reserve = store, writer, files, reserve
-        self._have: Int64 = np.full((3, 0), -1, np.int64)  # of slots that were brought over, whose rows and whether sealed
+        self._have: Int64 = np.full((3, 0), -1, np.int64)  # of slots that were copied, whose rows and whether sealed
         self._copied: set[str] = set()  # files that are to be synced
         self._touched: set[int] = set()  # slots of which there may be files
 
     # Beside the writer
 
-    def bring(self) -> int:
-        """Bring over segments that are complete, and were not brought over as they are now; return how many those were."""
+    def copy_complete(self) -> int:
+        """Copy segments that are complete, and were not copied as they are now; return how many those were."""
         with self._store.lock:
             layout = self._store.layout
             now, missing, sealed = self._missing()
         for slot in missing.tolist():
             try:
-                self._bring(layout, slot, bool(sealed[slot]))
+                self._copy_segment(layout, slot, bool(sealed[slot]))
             except (FileNotFoundError, CorruptionError):
                 continue  # it was evicted meanwhile, or the next look at it tells
             self._have[:, slot] = now[:, slot]
         return len(missing)
 
     def _missing(self) -> tuple[Int64, Int64, npt.NDArray[np.bool_]]:
-        """Return whose rows all slots have, those to be brought over, and which are sealed."""
+        """Return whose rows all slots have, those to be copied, and which are sealed."""
         table = self._store.table
         now = np.stack([table.column(name).astype(np.int64) for name in ("stream", "first_row", "sealed")])
         complete = table.column("length") == self._store.layout.segment_rows
@@ -124,7 +124,7 @@ class _Copy:
             sealed[missing] = [table.is_sealed(int(slot)) for slot in missing]
         return now, missing, sealed
 
-    def _bring(self, layout: Layout, slot: int, sealed: bool) -> None:
+    def _copy_segment(self, layout: Layout, slot: int, sealed: bool) -> None:
         source = self._store.files
         self._remove(layout, slot)
         self._touched.add(slot)
@@ -153,14 +153,14 @@ class _Copy:
     # While the writer waits
 
     def hold(self, heads: Int64) -> _Held:
-        """Bring over what is missing still, and copy to memory what is written to; the store's lock must be held."""
+        """Copy what is missing still, and copy to memory what is written to; the store's lock must be held."""
         store, layout, table = self._store, self._store.layout, self._store.table
         for path in layout.derived:
             self._files.make_directory(path)
         now, missing, sealed = self._missing()
         for slot in missing.tolist():
             try:
-                self._bring(layout, slot, bool(sealed[slot]))
+                self._copy_segment(layout, slot, bool(sealed[slot]))
             except FileNotFoundError as error:
                 raise CorruptionError(f"{error.filename} is missing; was it removed?") from error
             self._have[:, slot] = now[:, slot]
@@ -188,7 +188,7 @@ class _Copy:
     # Afterwards
 
     def finish(self, held: _Held, number: int) -> None:
-        """Write what was held, make a whole store of it, and bring it to the disk."""
+        """Write what was held, make a whole store of it, and sync it."""
         files, layout = self._files, held.layout
         directory.mend(files, layout, held.slots)
         for slot in [slot for slot in self._touched if not held.live[slot]]:
@@ -239,7 +239,7 @@ class _Copy:
                     table.set_checksum(path, slot, file_checksum(layout, path, mapped))
 
     def _publish(self, held: _Held, table: SegmentTable) -> None:
-        """Have every row be in its column, as after a close, for readers that do not know of the tail."""
+        """Write every row to its column, as a close does, for readers that do not know of the tail."""
         layout, stream_of, first_of = held.layout, table.column("stream"), table.column("first_row")
         for path, stream, first, rows in held.tail:
             begin = first // layout.segment_rows * layout.segment_rows

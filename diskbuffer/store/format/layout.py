@@ -221,7 +221,7 @@ class Layout:
         return layout, slots
 
     def _is_possible(self) -> bool:
-        """Tell whether every number and name is one that a store can have: it may be damaged, or a stranger's."""
+        """Return whether every number and name is one that a store can have: it may be damaged, or a stranger's."""
         rows, tails = self.segment_rows, [self.tail_rows * self.schema[path].row_bytes for path in self.packed]
         return (
             self.n_envs > 0

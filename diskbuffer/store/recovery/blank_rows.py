@@ -82,7 +82,7 @@ def make_blank(store: Store, stream: int, first_row: int, rows: int | None = Non
 
 
 def begin_at(store: Store, positions: Sequence[int]) -> None:
-    """Have the next row of each stream come at a position or later, and end the episodes that run where it would not.
+    """Put the next row of each stream at a position or later, and end the episodes that run where it would not come there.
 
     Rows that are no steps are put before it. Where all that there is was cleared, they take its place. The segments with the
     newest rows must be writable.
@@ -116,7 +116,7 @@ def begin_at(store: Store, positions: Sequence[int]) -> None:
 
 
 def _pack(store: Store, slot: int) -> None:
-    """Have no row of a complete segment be in the tail alone."""
+    """Copy rows of complete segments that are in the tail alone to their columns."""
     segment = Inspected(store, slot, store.layout.segment_rows, decode=True)
     if any(segment.good_chunks(path) < store.layout.chunks(path) for path in store.layout.packed):
         blank(store, segment, np.zeros(segment.length, np.bool_))

@@ -121,7 +121,7 @@ class Inspected:
         return self._layout.schema[path].row_bytes
 
     def is_readable(self, path: str) -> bool:
-        """Tell whether a column's file is there, whatever it says."""
+        """Return whether a column's file is there, whatever it says."""
         return path in self._maps
 
     def word(self, row: int, word: int) -> int | None:
@@ -188,7 +188,7 @@ class Inspected:
         return self.sums(path, at, n) if path in self._layout.lossy else self.rows(path, at, n)
 
     def _is_last_in_tail(self, rows: Mapping[str, Bytes | Summed]) -> bool:
-        """Tell whether the last row is as it was written if its pictures are those in the tail, though a shard has them, too.
+        """Return whether the last row is as it was written if its pictures are those in the tail, though a shard has them, too.
 
         So it is where a kill came while they went back to the tail: see `diskbuffer.store.writing.tail.Tail.unpack`.
         """
@@ -236,7 +236,7 @@ class Inspected:
 
 
 def is_mixed(layout: Layout) -> bool:
-    """Tell whether it takes decoding to verify a row, as in some columns it may be in a shard alone, and in others it is not."""
+    """Return whether verifying a row takes decoding: some columns may have it in a shard alone, and others have it as it is."""
     rows = [{layout.chunks_of.get(path, 0) for path in covered(layout.schema, word)} for word in (OBS, STEP)]
     return any(len(sizes) > 1 for sizes in rows) or rows[STEP] != {0}
 

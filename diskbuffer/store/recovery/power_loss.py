@@ -58,7 +58,7 @@ def find_what_counts(store: Store, state: State, *, damaged: bool = False) -> Ke
 
 
 def _is_too_old(store: Store, stream: int, slot: int, next_positions: tuple[int, ...]) -> bool:
-    """Tell whether a ring cannot have had a slot's rows any more, as more came after them than all slots hold."""
+    """Return whether a ring cannot have had a slot's rows any more, as more came after them than all slots hold."""
     came = next_positions[stream] - store.table.get("first_row", slot)
     return not stays(store, stream) and came > most_rows(store)
 
@@ -69,7 +69,7 @@ def most_rows(store: Store) -> int:
 
 
 def stays(store: Store, stream: int) -> bool:
-    """Tell whether nothing of a stream was ever evicted."""
+    """Return whether nothing of a stream was ever evicted."""
     layout = store.layout
     return layout.capacity is None and not (layout.begins and layout.begins[stream])
 
@@ -123,7 +123,7 @@ def run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64,
 
 
 def hide_bad_chunks(store: Store, kept: Kept) -> None:
-    """Have a reader, which cannot change anything, find rows in the tail whose chunks are not there as they were written."""
+    """Find rows for a reader, which cannot change anything, in the tail whose chunks are not there as they were written."""
     layout = store.layout
     for slots, lengths in kept:
         for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
@@ -140,7 +140,7 @@ def hide_bad_chunks(store: Store, kept: Kept) -> None:
 
 
 def keep(store: Store, kept: Kept) -> None:
-    """Have a store hold what counts, and nothing else, on the disk; then it is as if it had been closed by a kill."""
+    """Leave in a store what counts, and nothing else, on the disk; then it is as if it had been closed by a kill."""
     keep_rows(store, kept)
     for slots, lengths in kept:
         for slot in slots.tolist():
@@ -151,7 +151,7 @@ def keep(store: Store, kept: Kept) -> None:
 
 
 def keep_rows(store: Store, kept: Kept) -> None:
-    """Have the segment table hold the rows that count, and no others, and columns that were written later no values of others."""
+    """Leave in the segment table the rows that count, and no others, and in later columns no values of others."""
     table, layout = store.table, store.layout
     keeping = {slot for slots, _ in kept for slot in slots.tolist()}
     for slot in range(table.slots):

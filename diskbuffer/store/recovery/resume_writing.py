@@ -72,7 +72,7 @@ def _undo(store: Store, slots: Int64, length: int) -> None:
 
 
 def _is_over(store: Store, slots: Int64, length: int) -> bool:
-    """Tell whether an episode ends with a stream's newest row, by what was done at the row before."""
+    """Return whether an episode ends with a stream's newest row, by what was done at the row before."""
     slot, row = (slots[-1], length - 2) if length > 1 else (slots[-2:][0], store.layout.segment_rows - 1)
     if length == 1 and len(slots) == 1:
         return False

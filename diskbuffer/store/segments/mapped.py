@@ -87,7 +87,7 @@ class Maps:
         self.epoch = Epoch()
 
     def take_columns(self, layout: Layout, *, anew: bool = False) -> None:
-        """Have the columns of a layout; with `anew`, those that were written later are not those that they were."""
+        """Hold the columns of a layout, and no others; with `anew`, forget the maps of those that were written later."""
         slots = self.sources.shape[1]
         gone = [path for path in self._paths if path not in layout.schema or (anew and path in self._layout.derived)]
         for slot in range(slots) if gone else ():
@@ -99,7 +99,7 @@ class Maps:
         self.sources = np.stack([sources for _, sources in columns])
 
     def grow(self, slots: int) -> None:
-        """Have room for `slots` slots."""
+        """Ensure room for `slots` slots."""
         more = np.zeros((len(self._paths), slots - self.sources.shape[1], 2), np.int64)
         self.sources = np.concatenate([self.sources, more], axis=1)
 

@@ -45,7 +45,7 @@ class SegmentTable:
     # Files
 
     def grow(self, slots: int, *, create: bool = False) -> None:
-        """Have room for `slots` slots. Chunk files of the table that are not there are made only with `create`."""
+        """Ensure room for `slots` slots. Chunk files of the table that are not there are made only with `create`."""
         for name, entry in self._entries.items():
             self._grow(self._parts[name], name, entry, slots, create)
         before, self.slots = self.slots, slots
@@ -57,7 +57,7 @@ class SegmentTable:
             lengths[max(0, first - part * TABLE_SLOTS) : max(0, until - part * TABLE_SLOTS)] = 0
 
     def take_column(self, layout: Layout, path: str, *, create: bool = False) -> None:
-        """Have a place for the checksums of one more column."""
+        """Add a place for the checksums of one more column."""
         name, parts = f"{CHECKSUMS}/{path}", list[tuple[Map, Any_]]()
         self._grow(parts, name, layout.table()[name], self.slots, create)
         if create:  # whatever was there
@@ -68,7 +68,7 @@ class SegmentTable:
         self._parts = {entry: known[entry] for entry in self._entries}  # without one that was begun, and failed
 
     def take_columns(self, layout: Layout) -> None:
-        """Have places for the columns of a layout, their files mapped anew where they were written later."""
+        """Add places for the columns of a layout, and map the files anew of those that were written later."""
         anew = {f"{CHECKSUMS}/{path}" for path in layout.derived}
         entries, parts = layout.table(), dict[str, list[tuple[Map, Any_]]]()
         for name, entry in entries.items():
@@ -77,7 +77,7 @@ class SegmentTable:
         self._layout, self._entries, self._parts = layout, entries, parts
 
     def drop_column(self, layout: Layout) -> None:
-        """Have no place for the checksums of columns that a layout lacks."""
+        """Remove the places for checksums of columns that a layout lacks."""
         self._layout, self._entries = layout, layout.table()
         self._parts = {entry: self._parts[entry] for entry in self._entries}
 
@@ -130,7 +130,7 @@ class SegmentTable:
         return int(self._at(f"{SEGMENTS}/length", slot)[slot % TABLE_SLOTS, 0])
 
     def set_length(self, slot: int, rows: int) -> None:
-        """Have so many rows of a slot count, with one aligned store; 0 makes it free."""
+        """Set how many rows of a slot count, with one aligned store; 0 makes it free."""
         words = self._at(f"{SEGMENTS}/length", slot).view(np.int64)
         words[slot % TABLE_SLOTS, 0] = length_word(self.length_place(slot)[1], rows)
 
@@ -197,15 +197,15 @@ class SegmentTable:
         self._set("sealed", slot, self._seals(np.array([slot]))[0])
 
     def unseal(self, slot: int) -> None:
-        """Have a slot count as not sealed."""
+        """Mark a slot as not sealed."""
         self._set("sealed", slot, 0)
 
     def is_sealed(self, slot: int) -> bool:
-        """Tell whether a slot is sealed: then its checksums count."""
+        """Return whether a slot is sealed: then its checksums count."""
         return bool(self.get("sealed", slot) == self._seals(np.array([slot]))[0])
 
     def sealed(self) -> Bools:
-        """Tell which slots are sealed, of all."""
+        """Return which slots are sealed, of all."""
         return np.asarray(self.column("sealed") == self._seals(np.arange(self.slots)))
 
     def _seals(self, slots: Int64) -> UInt64:

@@ -147,7 +147,7 @@ class Files(Uncopied):
                 raise CorruptionError(f"{self.root / name} has directories in each other, deeper than any store has") from None
 
     def is_in_place(self) -> bool:
-        """Tell whether the directory is still the one at its path: not moved, removed, or replaced by another.
+        """Return whether the directory is still the one at its path: not moved, removed, or replaced by another.
 
         An OSError where that cannot be known, such as that there is no file descriptor left.
         """
@@ -195,7 +195,7 @@ class Files(Uncopied):
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is something of that name."""
+        """Return whether there is something of that name."""
         try:
             self.stat(name)
         except FileNotFoundError:
@@ -203,11 +203,11 @@ class Files(Uncopied):
         return True
 
     def is_directory(self, name: str) -> bool:
-        """Tell whether a name is a directory's; a FileNotFoundError where there is nothing."""
+        """Return whether a name is a directory's; a FileNotFoundError where there is nothing."""
         return stat.S_ISDIR(self.stat(name).st_mode)
 
     def is_link(self, name: str) -> bool:
-        """Tell whether a name is a link; a FileNotFoundError where there is nothing."""
+        """Return whether a name is a link; a FileNotFoundError where there is nothing."""
         return stat.S_ISLNK(self.stat(name).st_mode)
 
     # Files
@@ -268,7 +268,7 @@ class Files(Uncopied):
             view, offset = view[n:], offset + n
 
     def sync(self, name: str) -> None:
-        """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none.
+        """Sync a file's, or a directory's, contents to the disk; what is not there any more needs none.
 
         Once that has failed for a file it fails for ever: a second attempt would succeed, and what the first one dropped not be
         on the disk.
@@ -291,12 +291,12 @@ class Files(Uncopied):
             os.close(fd)
 
     def begin_sync(self, fd: int) -> None:
-        """Have the system start to write an open file to the disk, if it can be asked to; only `sync` tells that it is there."""
+        """Ask the system to start writing an open file to the disk, where it can; only `sync` ensures that it is there."""
         if hasattr(_libc, "sync_file_range"):
             _libc.sync_file_range(fd, 0, 0, _WRITE_OUT)  # if that fails, so will `sync`
 
     def sync_all(self, names: Iterable[str]) -> None:
-        """Bring many files to the disk, some at a time: file systems with a journal take little longer than for one.
+        """Sync many files to the disk, some at a time: file systems with a journal take little longer than for one.
 
         As long as that takes no time, as in memory, there are no threads: to start them would take longer. At the end of the
         process there can be none.

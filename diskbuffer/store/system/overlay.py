@@ -37,7 +37,7 @@ class Layers:
         return not failed and status[0] == _OVERLAY
 
     def copy_up(self, name: str) -> None:
-        """Have a file be copied to the writable layer before it is mapped, where that is allowed: somebody may write to it later.
+        """Copy a file to the writable layer before it is mapped, where that is allowed: somebody may write to it later.
 
         Its contents stay what they are. Nothing is done on other file systems.
         """

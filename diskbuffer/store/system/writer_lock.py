@@ -96,7 +96,7 @@ class WriterLock(Uncopied):
                 self._files.remove(_HOLDER)
 
     def is_in_place(self) -> bool:
-        """Tell whether the store is where it was locked: not moved, removed, nor replaced by another."""
+        """Return whether the store is where it was locked: not moved, removed, nor replaced by another."""
         return self._fd >= 0 and self._files.is_in_place() and _is_that(self._files, self._fd)
 
     def require_place(self) -> None:
@@ -114,7 +114,7 @@ class WriterLock(Uncopied):
         return self
 
     def release(self) -> None:
-        """Let others write; twice is fine."""
+        """Release the lock; twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if os.getpid() == self._process:
@@ -135,7 +135,7 @@ class WriterLock(Uncopied):
 
 
 def _is_that(files: Files, fd: int) -> bool:
-    """Tell whether an open file is the store's lock: somebody may have removed it, or put another in its place."""
+    """Return whether an open file is the store's lock: somebody may have removed it, or put another in its place."""
     try:
         return os.path.samestat(os.fstat(fd), files.stat(_LOCK))
     except FileNotFoundError:
@@ -155,7 +155,7 @@ def _refusal(files: Files, error: OSError) -> Exception:
 
 
 def is_held(files: Files, lock: str = _LOCK) -> bool | None:
-    """Tell whether somebody writes to a store, or holds another lock; None where the file system has no locks to tell.
+    """Return whether somebody writes to a store, or holds another lock; None where the file system has no locks to tell.
 
     A shared lock, for a moment, of the file opened for reading: a process that may only read the store can ask.
     """

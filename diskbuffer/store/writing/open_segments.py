@@ -87,7 +87,7 @@ class OpenSegments:
         return self._open[stream][position // self._layout.segment_rows]
 
     def has(self, stream: int, position: int) -> bool:
-        """Tell whether the segment that a position lies in is written to, or not packed yet."""
+        """Return whether the segment that a position lies in is written to, or not packed yet."""
         return position // self._layout.segment_rows in self._open[stream]
 
     def all(self) -> list[OpenSegment]:
@@ -136,7 +136,7 @@ class OpenSegments:
         return slot
 
     def make_ahead(self, stream: int, head: int) -> None:
-        """Have another thread make the files of a stream's next segment, which can take a while, from the half of this one on."""
+        """Ask another thread to make the files of a stream's next segment, which takes a while, from the half of this one on."""
         rows = self._layout.segment_rows
         if stream in self._ahead or head % rows < rows // 2 or head // rows + 1 in self._open[stream]:
             return
@@ -149,7 +149,7 @@ class OpenSegments:
                 self._store.free.append(slot)
 
     def _attach(self, stream: int, segment: OpenSegment) -> None:
-        """Have rows written to a segment, and read from it."""
+        """Direct writes of a stream, and reads, to a segment."""
         store, slot, ordinal = self._store, segment.slot, segment.first_row // self._layout.segment_rows
         addresses, begins, lengths = self.places[:3]
         addresses[:, stream, 0], lengths[stream, 0] = addresses[:, stream, 1], lengths[stream, 1]

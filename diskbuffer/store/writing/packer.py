@@ -95,7 +95,7 @@ class Packer:
             raise errors[0]
 
     def worth_a_thread(self, runs: list[list[Run]]) -> bool:
-        """Tell whether there is enough to pack to hand some of it over."""
+        """Return whether there is enough to pack to hand some of it over."""
         work = 0
         for run in (run for some in runs for run in some):
             work += run.chunks * self._layout.chunk_bytes(run.path) * (_LOSSY if run.path in self._layout.lossy else 1)

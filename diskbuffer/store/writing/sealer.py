@@ -167,12 +167,12 @@ class Sealer:
         return bool(self._stopped or (waits and not self._paused_by))
 
     def _is_due_here(self) -> bool:
-        """Tell whether somebody who waits has to seal, as there are no other threads any more."""
+        """Return whether somebody who waits has to seal, as there are no other threads any more."""
         with self._changed:
             return bool(self._thread is None and self._waiting and not self._stopped and not self._paused_by)
 
     def _is_late(self) -> bool:
-        """Tell whether rows come faster than they are sealed: more than two segments of each stream wait."""
+        """Return whether rows come faster than they are sealed: more than two segments of each stream wait."""
         return len(self._waiting) > _LATE * self._store.layout.streams
 
     def _run(self) -> None:
@@ -248,7 +248,7 @@ class Sealer:
             self._damage = error
 
     def _put_in_place(self, written: list[_Written]) -> None:
-        """Have sealed shards replace live ones, and note that, once they are on the disk."""
+        """Replace live shards by sealed ones, and note that, once they are on the disk."""
         store, layout = self._store, self._store.layout
         files = [layout.data_file(path, each.segment[0]) for each in written for path in layout.flat]
         store.files.sync_all([*(name for each in written for name in each.temporary.values()), *files])
@@ -288,6 +288,6 @@ class Sealer:
         return checksum
 
     def _is_there(self, segment: Waiting) -> bool:
-        """Tell whether a slot holds those rows, and all of them, and they are not damaged. The store's lock must be held."""
+        """Return whether a slot holds those rows, and all of them, and they are not damaged. The store's lock must be held."""
         table, (slot, rows) = self._store.table, segment
         return segment in self._at_hand and table.length(slot) == self._store.layout.segment_rows and rows == table.identity(slot)

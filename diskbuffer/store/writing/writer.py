@@ -85,7 +85,7 @@ class Writer:
         self._set_limit(stream)
 
     def _is_compact(self, slot: int) -> bool:
-        """Tell whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
+        """Return whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
         files, layout = self._store.files, self._layout
         return any(files.stat(layout.data_file(p, slot)).st_size != layout.live_bytes(p) for p in layout.packed)
 
@@ -135,7 +135,7 @@ class Writer:
                 self.limits[stream] = min(self.limits[stream], head + 2 + half)  # then half a tail is packed, or a segment made
 
     def _has_failed(self) -> bool:
-        """Tell whether the disk failed what was packed beside calls: it is tried again at once, as there may be room by now."""
+        """Return whether the disk failed what was packed beside calls: it is tried again at once, as there may be room by now."""
         try:
             self._packer.finish()
         except OSError:
@@ -152,7 +152,7 @@ class Writer:
         self._set_limit(stream)
 
     def _reserve_ids(self, stream: int, until: int) -> None:
-        """Have another thread reserve ids of a stream in good time before there are none left from a position on."""
+        """Ask another thread to reserve ids of a stream in good time before there are none left from a position on."""
         durability = self._store.durability
         if int(durability.reserved[stream]) - until >= durability.ahead // 2:
             return

@@ -112,7 +112,7 @@ class Counter:
         return self._answer(word.client, process)
 
     async def save(self) -> None:
-        """Have shards keep a copy now."""
+        """Ask shards to keep a copy now."""
         await self._started()
         await self._exchange_with(list(range(len(self._shards))), {}, first=False)
 
@@ -121,7 +121,7 @@ class Counter:
         self._processes.pop(client, None)
 
     async def state(self, client: str) -> dict[str, Any]:
-        """Tell where things stand; see `RayReplayBuffer.stats`."""
+        """Return where things stand; see `RayReplayBuffer.stats`."""
         await self._started()
         now, ledger = time.monotonic(), self._ledger
         added, inserts, samples = ledger.counts

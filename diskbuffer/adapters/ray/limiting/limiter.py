@@ -84,7 +84,7 @@ class ClusterLimiter:
     # What the buffer does
 
     def note_added(self, acknowledged: int, added: Mapping[int, int]) -> None:
-        """Tell how many steps of this process shards have acknowledged, and what they had then."""
+        """Return how many steps of this process shards have acknowledged, and what they had then."""
         self._added |= added
         self._acknowledged = acknowledged
         self._wake.set()
@@ -175,7 +175,7 @@ class ClusterLimiter:
             self._wake.set()
 
     def _is_alive(self, what: str) -> bool:
-        """Tell whether anybody but this thread is alive who could end its wait."""
+        """Return whether anybody but this thread is alive who could end its wait."""
         here = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         others = self._answer.learners if what == _ADD else self._answer.actors
         return others or bool(here & self._threads[_SAMPLE if what == _ADD else _ADD])
@@ -251,7 +251,7 @@ class ClusterLimiter:
         self._take(acknowledged, word, ray.get(ref))
 
     def close(self, *, wait: bool = True) -> None:
-        """Have whoever waits here stop, tell the last numbers, and be there no longer; twice is fine."""
+        """Wake whoever waits here, send the last numbers, and leave the limiter; twice is fine."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
