@@ -88,10 +88,10 @@ class ReplayBuffer:
     padding : {"first", "zeros"}, optional
         What an episode's first stack is filled up with: copies of its first frame, or zeros.
     autoreset : {"next_step", "same_step", "disabled"}, optional
-        What a vector environment does at an episode's end, `gymnasium.vector.AutoresetMode`; from `env`, else "next_step" for
-        more than one environment, and "disabled" for one. In next-step mode a step that starts from the last observation of
-        an ended episode, without reward or flags, is the reset, and is not recorded. In same-step mode `add` needs `info`.
-        Like `frame_stack` and `padding`, it only tells how steps are given and read, and may be another when reopening.
+        What vector environments do at an episode's end, `gymnasium.vector.AutoresetMode`; needed with an `env` that does not say
+        so. Without `env`, "disabled" for one, and "next_step" for more: a step that starts from the last observation of an ended
+        episode, without reward or flags, is the reset, and is not recorded. In same-step mode `add` needs `info`. Like
+        `frame_stack` and `padding`, it only tells how steps are given and read, and may be another when reopening.
     mode : {"a", "r", "r+", "w-"}
         As in zarr: open or create; read only, beside a living writer; must exist; must not exist.
     seed : int, optional
@@ -207,7 +207,7 @@ class ReplayBuffer:
             if mode != "r":
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
                 log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
-                recorder = Recorder(layout, log, self._reader.index, self._reader.newest)
+                recorder = Recorder(layout, log, self._reader.index, self._reader.newest, opened.options.autoreset)
             self._access = Access(self.path, self._closing, self._store, self._reader, self._multi_writer, recorder)
         except BaseException as error:
             marks.advise_how_to_make_room(error, self._store.files)

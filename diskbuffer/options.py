@@ -223,6 +223,12 @@ class Options:
         if self.env is None:
             return self
         observation_space, action_space, envs, mode = _spaces_of(self.env)
+        if self.autoreset is None and mode is None and hasattr(self.env, "single_observation_space"):
+            raise InputError(
+                "env does not say in metadata['autoreset_mode'] how its environments reset: give autoreset='next_step' (in a "
+                "step of its own), 'same_step' (in the step that ends an episode) or 'disabled' (you call reset)",
+                option="autoreset",
+            )
         frames, padding = self.frame_stack, self.padding
         stacked, filled = stack_of(self.env, observation_space)
         if frames in (None, stacked):

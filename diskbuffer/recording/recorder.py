@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, NoReturn
@@ -43,6 +44,9 @@ class Recorder:
         Prepared up to date with every row.
     newest : callable
         ``newest(path, only)`` returns the stack (streams, frame_stack, ...) that each stream ends with, or `only` that one.
+    declared : str, optional
+        The autoreset mode that the caller gave. Without it, in a new store, the first step that is left out as a reset step is
+        warned of.
 
     Attributes
     ----------
@@ -51,10 +55,11 @@ class Recorder:
         How many episodes ended without a flag.
     """
 
-    def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
+    def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array], declared: str | None) -> None:
         self._layout, self._schema, self.log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
         self.cut_offs, self._added_before = CutOffs(), log.added
         self._environments = layout.streams
+        self._resets_are_assumed = declared is None and layout.autoreset == NEXT_STEP and not log.added
         pictures = Pictures(self._schema, layout.streams)
         self._pictures = pictures if pictures else None
         self._blocks = Blocks(self._schema, layout.frame_stack)
@@ -215,7 +220,18 @@ class Recorder:
         if self.log.is_due:
             with Uninterrupted():
                 self.log.evict()
+        if self._resets_are_assumed and code >> 2 < self._environments:
+            self._warn_of_reset()
         return code >> 2
+
+    def _warn_of_reset(self) -> None:
+        self._resets_are_assumed = False
+        warnings.warn(
+            "a step that starts where its environment's episode ended, without reward or flags, was taken for the reset step of "
+            "autoreset='next_step', which is assumed, and was left out. Give autoreset='next_step' if that is right, 'same_step' "
+            "(and add info=) if the step that ends an episode returns the next one's first observation, else 'disabled'",
+            stacklevel=6,
+        )
 
     def _note_rows(self) -> int:
         """Note what was committed, and evict what is too old now; return how many steps that were."""
