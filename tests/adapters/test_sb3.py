@@ -278,9 +278,17 @@ def test_a_buffer_is_pickled_without_its_steps(tmp_path: Path, opened: list[Any]
     fill([ours, theirs], World(space, 1), 500, actions)
     pickled = pickle.dumps(ours)
     assert len(pickled) < 10_000
-    copy = pickle.loads(pickled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy = pickle.loads(pickled)
     opened.append(copy)
     draws_are_the_same(copy, theirs)
+    fill([ours, theirs], World(space, 1), 10, actions)
+    with pytest.warns(UserWarning, match=r"has other steps than when this buffer was pickled"):
+        copy = pickle.loads(pickled)
+    opened.append(copy)
+    assert copy.size() == 510
+    assert repr(copy) == f"DiskReplayBuffer({str(tmp_path / 'store')!r}: 510 steps, at most 600 steps)"
 
 
 def test_a_buffer_whose_store_is_gone_says_so_when_it_is_loaded(tmp_path: Path, opened: list[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from diskbuffer import Column
 from diskbuffer.adapters.on_disk import OnDisk
 from diskbuffer.adapters.sb3.stored import Stored, shaped
 from diskbuffer.errors import InputError, NotFoundError
-from diskbuffer.plugin import Batch, integer
+from diskbuffer.plugin import Batch, counted, integer
 
 Int64 = npt.NDArray[np.int64]
 
@@ -206,12 +207,25 @@ class DiskReplayBuffer(ReplayBuffer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         self.__dict__.update(state)
+        pickled = self.pos, self.full
         if self.size() and self.stored.buffer is None:
             raise NotFoundError(
                 f"the buffer had its steps in a store at {self.stored.path}, which is gone; put it back, or make or load the "
                 'model with replay_buffer_kwargs={"path": ...}, which says where it is, without loading this buffer'
             )
         self._load()
+        if (self.pos, self.full) != pickled:
+            warnings.warn(
+                f"the store at {self.stored.path} has other steps than when this buffer was pickled: a pickle has its path, not "
+                "the steps. To go back to a checkpoint, mark the store beside it, buffer.stored.buffer.copies.mark(NAME), and "
+                "open it with diskbuffer.ReplayBuffer(path, mark=NAME) before the model is loaded",
+                stacklevel=2,
+            )
+
+    def __repr__(self) -> str:
+        """Say how much of it is filled, and where."""
+        steps, most = (counted(n * self.n_envs, "step") for n in (self.size(), self.buffer_size))
+        return f"{type(self).__name__}({str(self.stored.path)!r}: {steps}, at most {most})"
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):

@@ -71,6 +71,8 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
         if path.stat().st_size > most:
             raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {most} is the most that is read")
         content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SourceError(f"{path.parent} is no data set of Minari: there is no {path.name} in it") from None
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, DiskBufferError):
             raise
