@@ -93,8 +93,6 @@ def import_(
             f"{either('trust=True', '--trust')}"
         )
     check(format, source_format.read, 1, options)
-    if not path.exists():
-        raise SourceError(f"there is no file or directory {path}")
     if path.is_dir():
         refuse_links(path)
     begun_with = fingerprint(source_format.files(path))
