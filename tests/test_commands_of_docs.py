@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,8 +105,6 @@ def umi(path: Path) -> None:
 
     directory = path.with_suffix("")
     diffusion_policy(directory, {}, False)
-    import shutil
-
     shutil.make_archive(str(directory), "zip", directory)
 
 

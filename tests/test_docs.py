@@ -6,6 +6,7 @@ import ast
 import importlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -70,9 +71,9 @@ def test_the_tutorial_runs_as_a_notebook(tmp_path: Path) -> None:
     import nbclient
     import nbformat
 
-    settings: dict[str, Any] = {"__name__": "notebook"}
-    exec((ROOT / "docs" / "notebook.py").read_text(), settings)
-    settings["write_notebook"](ROOT / "docs" / "tutorial.md", tmp_path / "tutorial.ipynb")
+    runpy.run_path(str(ROOT / "docs" / "notebook.py"))["write_notebook"](
+        ROOT / "docs" / "tutorial.md", tmp_path / "tutorial.ipynb"
+    )
     notebook: Any = nbformat.reads((tmp_path / "tutorial.ipynb").read_text(), 4)  # type: ignore[no-untyped-call]
     nbformat.validate(notebook)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]

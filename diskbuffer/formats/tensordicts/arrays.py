@@ -36,7 +36,7 @@ class StoredArrays:
         By keys, joined by "/"; memory-mapped, with the batch's axes first. Numbers of bfloat16 are raw, as uint16.
     shape : tuple of int
         Of the batch.
-    bfloat16 : frozenset of str
+    bfloat16 : set of str
         Arrays that are bfloat16.
     others : mapping of str to str
         What cannot be read, and what it is.
