@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.arguments.inputs import column_paths, device_of, integers, refuse_alone, seconds_of, step_names, truth
+from diskbuffer.arguments.inputs import column_paths, device_of, integers, refuse_alone, seconds_of, step_ids, truth
 from diskbuffer.arguments.integers import integer, integer_or_none
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.arguments.wording import counted
@@ -28,7 +28,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.loading.loader import Loader
-from diskbuffer.loading.passes import Batches, Cut, Listed, Pass, check_order
+from diskbuffer.loading.passes import Batches, Listed, Pass, Slicing, check_order
 from diskbuffer.opening.access import Access
 from diskbuffer.opening.checking import check
 from diskbuffer.opening.closing import Closing, refuse_within_a_call
@@ -366,7 +366,7 @@ class ReplayBuffer:
         """Drop every step, for good, and keep all else: columns, capacity, metadata, marks.
 
         For on-policy use, after each rollout. All steps or none, also where a kill or a power loss comes in between. Episodes
-        that run are cut off, and their next step starts another; names of steps go on counting. Takes some milliseconds, as it
+        that run are cut off, and their next step starts another; ids of steps go on counting. Takes some milliseconds, as it
         brings the store's description to the disk. Batches that you have stay as they are. A loader that runs draws anew what was
         drawn ahead, and raises an EmptyBufferError as long as there is nothing.
 
@@ -581,7 +581,7 @@ class ReplayBuffer:
         """
         self._access.check_open()
         refuse_alone("envs", envs, "ages", ages)
-        return self._reader.every_name() if ages is None else self._reader.recent_names(ages, envs)
+        return self._reader.all_ids() if ages is None else self._reader.recent_ids(ages, envs)
 
     def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None) -> Batch:
         """Return one episode: its T steps, and its T + 1 observations.
@@ -718,15 +718,15 @@ class ReplayBuffer:
         seed_sequence(seed)
         check_order(shuffle=shuffle, seed=seed, steps=steps, sampler=sampler, ranks=ranks)
         samples = EVERY_STEP if sampler is None else self._drawing.sampler(sampler, "sample").samples()
-        named = None if steps is None else step_names(steps)
+        named = None if steps is None else step_ids(steps)
 
-        cut = Cut(size, merge_last, ranks)
+        slicing = Slicing(size, merge_last, ranks)
 
         def source(state: Mapping[str, Any] | None) -> Pass | Listed:
             if named is not None:
-                return Listed(self._reader, named, cut, self._access.check_open, state)
+                return Listed(self._reader, named, slicing, self._access.check_open, state)
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
-            return Pass(self._reader, cut, shuffle, entropy, self._access.check_open, state, samples=samples)
+            return Pass(self._reader, slicing, shuffle, entropy, self._access.check_open, state, samples=samples)
 
         return Batches(source, device, ahead, self._threads(threads), transform)
 
@@ -877,7 +877,7 @@ class ReplayBuffer:
         if self._closing.closed:
             return f"<ReplayBuffer {self.path}, closed>"
         capacity = "" if self.capacity is None else f" (capacity {self.capacity:,})"
-        steps, episodes = counted(len(self), "step"), counted(self._reader.index.count_episodes(), "episode")
+        steps, episodes = counted(len(self), "step"), counted(self._reader.count_episodes(), "episode")
         return f"<ReplayBuffer {self.path}: {steps}{capacity}, {episodes}, {counted(self.n_envs, 'environment')}>"
 
     # Closing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.arguments.inputs import column_paths, step_names, truth
+from diskbuffer.arguments.inputs import column_paths, step_ids, truth
 from diskbuffer.arguments.integers import shown
 from diskbuffer.arguments.shown import Picture, Video
 from diskbuffer.columns.derived import DerivedColumns
@@ -255,7 +255,7 @@ class Episodes(OfBuffer):
         InputError
             A step was evicted, or never was one.
         """
-        ids = step_names(steps, of_sequences=True)
+        ids = step_ids(steps, of_sequences=True)
         ids = ids[ids != -1] if ids.ndim == 2 else ids
         gone = ids[self.remaining(ids) == 0]
         if len(gone):

@@ -145,9 +145,9 @@ class StepDataset(Dataset[Any]):
 
     def __getitem__(self, which: Any) -> Batch:
         """Return one step, as `ReplayBuffer.at` does, without the first axis; or several, by a list or a slice, as a batch."""
-        names = self.steps[which]
-        batch = self._opened().at(np.atleast_1d(names), columns=self._columns)
-        return one_of(batch, 0) if np.ndim(names) == 0 else batch
+        ids = self.steps[which]
+        batch = self._opened().at(np.atleast_1d(ids), columns=self._columns)
+        return one_of(batch, 0) if np.ndim(ids) == 0 else batch
 
     def __getitems__(self, which: Sequence[int]) -> list[Batch]:
         """Return several steps, one by one, as `DataLoader` asks for a batch of them."""

@@ -57,8 +57,8 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
     return parsed
 
 
-def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:
-    """Return the names of steps, (n,) int64, or of sequences (n, length), too; an InputError where they are no integers."""
+def step_ids(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:
+    """Return the ids of steps, (n,) int64, or of sequences (n, length), too; an InputError where they are no integers."""
     try:
         return integers("steps", steps, (1, 2) if of_sequences else (1,)).astype(np.int64)
     except InputError as error:

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from diskbuffer.arguments.inputs import step_names
+from diskbuffer.arguments.inputs import step_ids
 from diskbuffer.arguments.integers import integer, shown
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.errors import InputError, LookupInputError
 from diskbuffer.loading.loader import Loader
-from diskbuffer.loading.passes import Cut, Listed, Pass
+from diskbuffer.loading.passes import Listed, Pass, Slicing
 from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.pictures import Pictures
@@ -199,11 +199,11 @@ class Columns(OfBuffer, Mapping[str, Column]):
         if steps is not None:
             if resume:
                 raise InputError("map(steps=...) cannot be resumed: call it with the steps that are left, or leave resume= out")
-            source: Pass | Listed = Listed(self._reader, step_names(steps), Cut(size), self._access.check_open)
+            source: Pass | Listed = Listed(self._reader, step_ids(steps), Slicing(size), self._access.check_open)
         else:
             with self._store.lock:
-                place = done.read(self._reader.index) if resume else None
-            source = Pass(self._reader, Cut(size), False, 0, self._access.check_open, position=place)
+                position = done.read(self._reader.index) if resume else None
+            source = Pass(self._reader, Slicing(size), False, 0, self._access.check_open, position=position)
         loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
         if not resume:
             done.remove()

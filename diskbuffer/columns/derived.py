@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.arguments.inputs import as_array, step_names
+from diskbuffer.arguments.inputs import as_array, step_ids
 from diskbuffer.errors import EvictedError, InputError, SchemaError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
@@ -161,12 +161,12 @@ class DerivedColumns:
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write the values of some steps; return of how many, as those that were evicted since are left out."""
-        names, array = step_names(steps, of_sequences=True), as_array(name, values)
-        if array.shape[: names.ndim] != names.shape:
-            raise InputError(f"{name}: expected a value for each of {names.size} steps, found shape {array.shape}")
-        if names.ndim == 2:
-            valid = names.ravel() != -1
-            names, array = names.ravel()[valid], array.reshape(-1, *array.shape[2:])[valid]
+        ids, array = step_ids(steps, of_sequences=True), as_array(name, values)
+        if array.shape[: ids.ndim] != ids.shape:
+            raise InputError(f"{name}: expected a value for each of {ids.size} steps, found shape {array.shape}")
+        if ids.ndim == 2:
+            valid = ids.ravel() != -1
+            ids, array = ids.ravel()[valid], array.reshape(-1, *array.shape[2:])[valid]
         try:
             column = Column(array.shape[1:], array.dtype)
         except SchemaError as error:
@@ -177,12 +177,12 @@ class DerivedColumns:
             raise error.advising("Such columns are finite: write np.nan_to_num(values), or a number that you choose") from None
         self.check(name)
         with self._store.lock:
-            return until_found([self._reader], lambda: self._write(name, column, names, array))
+            return until_found([self._reader], lambda: self._write(name, column, ids, array))
 
-    def _write(self, name: str, column: Column, names: Int64, array: Array) -> int:
+    def _write(self, name: str, column: Column, ids: Int64, array: Array) -> int:
         store, index = self._store, self._reader.index
-        streams, positions = names % len(index.table), names // len(index.table)
-        some = self._present(name, names)
+        streams, positions = ids % len(index.table), ids // len(index.table)
+        some = self._present(name, ids)
         rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
         slots, which = np.unique(rows // size, return_inverse=True)
         store.refuse_evicted(slots)
@@ -202,14 +202,14 @@ class DerivedColumns:
                 store.note_checksum(name, slot)
         return int(some.sum())
 
-    def _present(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
+    def _present(self, what: str, ids: Int64) -> npt.NDArray[np.bool_]:
         """Return which steps are there; an InputError where one was never added. The lock must be held."""
         index = self._reader.index
-        streams, positions = names % len(index.table), names // len(index.table)
+        streams, positions = ids % len(index.table), ids // len(index.table)
         starts, _ = index.episodes_of(streams, positions)
-        unknown = (starts < 0) & ((names < 0) | (positions >= index.table[streams, FLOOR]))
+        unknown = (starts < 0) & ((ids < 0) | (positions >= index.table[streams, FLOOR]))
         if unknown.any():
-            raise InputError(f"{what}: step {names[unknown][0]} was never added, or is no step")
+            raise InputError(f"{what}: step {ids[unknown][0]} was never added, or is no step")
         return np.asarray(starts >= 0)
 
     def open(self, name: str, column: Column, check: Callable[[], Any]) -> ColumnSegments:
@@ -260,12 +260,12 @@ class DerivedColumns:
                 if len(rows):
                     yield SegmentSteps(slot, rows, ended)
 
-    def by_stream(self, names: Int64) -> list[Int64]:
+    def by_stream(self, ids: Int64) -> list[Int64]:
         """Return the positions of steps that are there in each stream, in ascending order."""
         with self._store.lock:
-            names = np.unique(names[self._present("steps", names)])
+            ids = np.unique(ids[self._present("steps", ids)])
         streams = self._store.layout.streams
-        return [names[names % streams == stream] // streams for stream in range(streams)]
+        return [ids[ids % streams == stream] // streams for stream in range(streams)]
 
 
 def _among(positions: Int64, some: Int64) -> npt.NDArray[np.bool_]:

@@ -33,29 +33,29 @@ class Progress:
         self._columns, self._name, self._flush = list(columns), f"{columns[0]}/map.json", flush
 
     def read(self, index: Index) -> EpochPosition | None:
-        """Return the place where it was interrupted; None if it was not, or if no step that it was over is left."""
+        """Return the position at which it was interrupted; None if it was not, or if no step that it was over is left."""
         try:
             saved = json.loads(self._files.read(self._name))
             frozen = [[int(n) for n in row] for row in saved["frozen"]]
-            place = EpochPosition(0, frozen, int(saved["steps"]), int(saved["at"]))
+            position = EpochPosition(0, frozen, int(saved["steps"]), int(saved["at"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        sane = 0 <= place.at <= place.steps == sum(row[-1] for row in frozen) and all(
+        sane = 0 <= position.at <= position.steps == sum(row[-1] for row in frozen) and all(
             len(row) == 2 and min(row) >= 0 for row in frozen
         )
         same = saved.get("out") == self._columns and saved.get("removals") == self._store.layout.removals  # or one was made anew
-        if not (sane and same and len(place.frozen) <= len(index.table)):
+        if not (sane and same and len(position.frozen) <= len(index.table)):
             return None
-        left = any(index.first_step(stream) < sum(row) for stream, row in enumerate(place.frozen))
-        return place if left else None
+        left = any(index.first_step(stream) < sum(row) for stream, row in enumerate(position.frozen))
+        return position if left else None
 
-    def note(self, place: EpochPosition) -> None:
-        """Note a place before which everything is written, which is brought to the disk first."""
+    def note(self, position: EpochPosition) -> None:
+        """Note a position before which everything is written, and sync that first."""
         self._flush()
-        self._files.replace_contents(self._name, self._contents(place))
+        self._files.replace_contents(self._name, self._contents(position))
 
-    def _contents(self, place: EpochPosition) -> bytes:
-        return json.dumps({"out": self._columns, "removals": self._store.layout.removals, **vars(place)}).encode()
+    def _contents(self, position: EpochPosition) -> bytes:
+        return json.dumps({"out": self._columns, "removals": self._store.layout.removals, **vars(position)}).encode()
 
     def remove(self) -> None:
         """Forget it, for good: another function's values would pass for what is written next."""

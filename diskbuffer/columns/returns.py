@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.arguments.inputs import step_names
+from diskbuffer.arguments.inputs import step_ids
 from diskbuffer.columns.derived import DerivedColumns, SegmentSteps
 from diskbuffer.errors import InputError
 from diskbuffer.native.returns import advantages, returns_to_go
@@ -47,7 +47,7 @@ class Returns:
 
     def compute(self, columns: DerivedColumns, steps: Any = None) -> int:
         """Compute them of every step, or of `steps`; return of how many."""
-        some = None if steps is None else columns.by_stream(step_names(steps))
+        some = None if steps is None else columns.by_stream(step_ids(steps))
         self._check(columns)
         for name in self._written:
             columns.check(name)

@@ -24,16 +24,16 @@ def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Int64) -> int:
         return until_found([columns.reader], lambda: _tag(columns, tag, steps))
 
 
-def _tag(columns: DerivedColumns, tag: str | None, names: Int64) -> int:
+def _tag(columns: DerivedColumns, tag: str | None, ids: Int64) -> int:
     store, index = columns.store, columns.reader.index
-    streams, positions = names % len(index.table), names // len(index.table)
+    streams, positions = ids % len(index.table), ids // len(index.table)
     starts, ends = index.episodes_of(streams, positions)
     running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
     if (starts < 0).any():
-        raise InputError(f"step {names[starts < 0][0]} was evicted since, or was never added; take buffer.episodes anew")
+        raise InputError(f"step {ids[starts < 0][0]} was evicted since, or was never added; take buffer.episodes anew")
     if running.any():
         raise InputError(
-            f"the episode of step {names[running][0]} is not over, and can be tagged once it is; "
+            f"the episode of step {ids[running][0]} is not over, and can be tagged once it is; "
             "buffer.episodes[buffer.episodes.ending != 'running'] leaves such out"
         )
     size = store.layout.segment_rows

@@ -39,7 +39,7 @@ def copy(
     """Copy a store, whole or in part; a training may be writing to it.
 
     A copy with nothing else but another capacity is a snapshot: files of sealed segments are shared by hard links, and
-    steps keep their names. Otherwise steps are recorded anew, one episode after the other.
+    steps keep their ids. Otherwise steps are recorded anew, one episode after the other.
 
     Parameters
     ----------

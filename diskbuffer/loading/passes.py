@@ -28,7 +28,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cut:
+class Slicing:
     """How a pass is cut into batches, of all ranks together.
 
     Attributes
@@ -100,8 +100,8 @@ class _InOrder:
         How many steps it is of, and how many of these came before it began.
     """
 
-    def __init__(self, reader: BatchReader, cut: Cut, check: Callable[[], None], done: Reached) -> None:
-        self._reader, self._cut, self._check = reader, cut, check
+    def __init__(self, reader: BatchReader, slicing: Slicing, check: Callable[[], None], done: Reached) -> None:
+        self._reader, self._slicing, self._check = reader, slicing, check
         self.done = self._next = done
         self.steps, self.begun = done.position.steps, done.position.at
 
@@ -116,7 +116,7 @@ class _InOrder:
 
     def __len__(self) -> int:
         """How many batches are to come, if nothing is evicted meanwhile."""
-        return self._cut.batches(self._left())
+        return self._slicing.batches(self._left())
 
     def wait(self) -> None:
         """Do nothing: a limiter does not count passes."""
@@ -126,7 +126,7 @@ class _InOrder:
         self._check()
         with self._reader.lock:
             while self._left() > 0:
-                planned, self._next = self._plan(self._cut.next(self._left()))
+                planned, self._next = self._plan(self._slicing.next(self._left()))
                 if planned.drawn.size:
                     return PassBatch(planned, self._next)
         return None
@@ -161,7 +161,7 @@ class Pass(_InOrder):
     def __init__(
         self,
         reader: BatchReader,
-        cut: Cut,
+        slicing: Slicing,
         shuffle: bool,
         seed: int,
         check: Callable[[], None],
@@ -177,7 +177,7 @@ class Pass(_InOrder):
             begin = self._epochs.begin(reader.index) if position is None else self._epochs.resume(reader.index, position)
             if state is not None:
                 left, begin, self._seed = self._resumed(reader.index, state)
-        super().__init__(reader, cut, check, Reached(begin, left))
+        super().__init__(reader, slicing, check, Reached(begin, left))
 
     def _resumed(self, index: Index, state: Mapping[str, Any]) -> tuple[int, EpochPosition, int]:
         """Return how many samples are to come, the place, and the seed, from a state; an InputError where it does not fit."""
@@ -201,7 +201,7 @@ class Pass(_InOrder):
             nonlocal taken, behind
             valid = functools.partial(self._samples.valid, index)
             taken, behind = self._epochs.take(index, self._next.position, size, self._seed, valid)
-            return self._samples.drawn(index, np.stack([self._cut.ranks.own_of(row) for row in taken]))
+            return self._samples.drawn(index, np.stack([self._slicing.ranks.own_of(row) for row in taken]))
 
         planned = self._reader.plan(draw, self._samples.form)
         return planned, Reached(behind, self._next.left - taken.shape[1])
@@ -215,17 +215,22 @@ class Listed(_InOrder):
     """A pass over given steps, in their order."""
 
     def __init__(
-        self, reader: BatchReader, steps: Int64, cut: Cut, check: Callable[[], None], state: Mapping[str, Any] | None = None
+        self,
+        reader: BatchReader,
+        steps: Int64,
+        slicing: Slicing,
+        check: Callable[[], None],
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         at = 0 if state is None else state.get("at")
         if type(at) is not int or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):
             raise InputError("the state is of a pass over other steps; give the same steps=, or begin a new one")
         self._steps = steps
-        super().__init__(reader, cut, check, Reached(EpochPosition(steps=len(steps), at=at), len(steps) - at))
+        super().__init__(reader, slicing, check, Reached(EpochPosition(steps=len(steps), at=at), len(steps) - at))
 
     def _plan(self, size: int) -> tuple[Planned, Reached]:
         at = self._next.position.at
-        mine = self._cut.ranks.own_of(self._steps[at : at + size])
+        mine = self._slicing.ranks.own_of(self._steps[at : at + size])
         planned = self._reader.plan(self._reader.draw_named(mine), Steps())
         return planned, Reached(EpochPosition(steps=len(self._steps), at=at + size), self._next.left - size)
 

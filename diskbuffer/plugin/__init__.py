@@ -41,7 +41,7 @@ from diskbuffer.schema.schema import (
 from diskbuffer.store.building import is_there as is_store
 
 if typing.TYPE_CHECKING:
-    from diskbuffer.arguments.inputs import as_array, step_names
+    from diskbuffer.arguments.inputs import as_array, step_ids
     from diskbuffer.columns.map_steps import arrays_of, names_of
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
@@ -107,7 +107,7 @@ __all__ = [
     "read_info",
     "require",
     "shown",
-    "step_names",
+    "step_ids",
     "unescape_key",
     "value_at",
     "writers_of",
@@ -121,7 +121,7 @@ _LATER = {
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
-    "step_names": "diskbuffer.arguments.inputs",
+    "step_ids": "diskbuffer.arguments.inputs",
     "as_array": "diskbuffer.arguments.inputs",
     "arrays_of": "diskbuffer.columns.map_steps",
     "names_of": "diskbuffer.columns.map_steps",

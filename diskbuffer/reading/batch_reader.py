@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.arguments.inputs import integers, step_names
+from diskbuffer.arguments.inputs import integers, step_ids
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
@@ -86,7 +86,7 @@ class Planned:
             for memory, plan in zip(arrays.memories, from_store.plans, strict=True):
                 own = memory if from_store.columns is self.request.columns else memory.bound_to(from_store.columns)
                 from_store.reader.gatherer.run(plan, own, threads)
-        arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
+        arrays.note(self.drawn, self.request.form.ids(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 
     def batch(self, delivery: Delivery) -> Batch:
@@ -212,7 +212,7 @@ class BatchReader(ABC):
 
     def planned(self, request: Request, drawn: Draw) -> Planned:
         """Plan a batch of steps that are all in this store."""
-        return Planned(request, drawn, self.names(drawn), self.streams, (self.plan_rows(request, drawn),))
+        return Planned(request, drawn, self.ids(drawn), self.streams, (self.plan_rows(request, drawn),))
 
     def plan_rows(self, request: Request, drawn: Draw, first_stream: int = 0) -> StoreRows:
         """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
@@ -221,13 +221,13 @@ class BatchReader(ABC):
         ]
         return StoreRows(self, self.columns, plans, self.index, self.index.dropped)
 
-    def names(self, drawn: Draw) -> Int64:
+    def ids(self, drawn: Draw) -> Int64:
         """Return the names of drawn steps."""
         return drawn.positions.copy() if self.streams == 1 else drawn.positions * self.streams + drawn.streams
 
     def at(self, steps: Any, form: Form, paths: tuple[str, ...] | None = None, *, numpy: bool = False) -> Batch:
         """Return given steps, or the sequences that they start, in a form; tensors, or arrays."""
-        ids = step_names(steps)
+        ids = step_ids(steps)
         batch = self._at_once(form, paths, numpy, copy_numbered, ids)
         if batch is not None:
             return batch
@@ -328,37 +328,42 @@ class BatchReader(ABC):
         self.pool.give(arrays)
         return batch
 
-    def recent_names(self, ages: Any, streams: Any) -> Int64:
+    def recent_ids(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""
         with self._store.lock:
-            return self.names(_draw_recent(*_by_age(ages, streams))(self.index))
+            return self.ids(_draw_recent(*_by_age(ages, streams))(self.index))
 
     def count(self) -> int:
         """Return how many steps can be sampled."""
         with self._store.lock:
             return len(self.index)
 
+    def count_episodes(self) -> int:
+        """Return how many episodes have a step that can be sampled."""
+        with self._store.lock:
+            return self.index.count_episodes()
+
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each stream can be sampled, and how many there have ever been."""
         with self._store.lock:
             return self.index.steps(), np.array([self.index.added_to(stream) for stream in range(self.streams)], np.int64)
 
-    def every_name(self) -> Int64:
-        """Return the names of all steps that can be sampled, stream after stream."""
+    def all_ids(self) -> Int64:
+        """Return the ids of all steps that can be sampled, stream after stream."""
         with self._store.lock:
             streams, positions, *_ = self.index.locate(np.arange(len(self.index)))
         return np.asarray(positions * self.streams + streams)
 
     def remaining(self, steps: Any) -> Int64:
         """Count the steps of its episode from each step on; 0 where it cannot be read."""
-        ids = step_names(steps)
+        ids = step_ids(steps)
         with self._store.lock:
             starts, ends = self.index.episodes_of(ids % self.streams, ids // self.streams)
         return np.where(starts < 0, 0, ends - ids // self.streams)
 
     def elapsed(self, steps: Any) -> Int64:
         """Count the steps of its episode before each step; -1 where it cannot be read."""
-        ids = step_names(steps)
+        ids = step_ids(steps)
         with self._store.lock:
             starts, _ = self.index.episodes_of(ids % self.streams, ids // self.streams)
         return np.where(starts < 0, -1, ids // self.streams - starts)

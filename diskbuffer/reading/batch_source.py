@@ -144,7 +144,7 @@ class Sampling:
             return self._readers[0].planned(self._request, drawn[0])
         first_streams = [0, *accumulate(reader.streams for reader in self._readers[:-1])]
         together = self._together(drawn, first_streams)
-        steps = [reader.names(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
+        steps = [reader.ids(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
         store_rows = [
             reader.plan_rows(self._request, together, first) for reader, first in zip(self._readers, first_streams, strict=True)
         ]

@@ -52,8 +52,8 @@ class Form:
         """Return the first step that each sample delivers."""
         return drawn.positions
 
-    def names(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
-        """Return the names of the steps that samples consist of, (size, ...), -1 where there is none.
+    def ids(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
+        """Return the ids of the steps that samples consist of, (size, ...), -1 where there is none.
 
         `first` are those of the drawn steps, (size,), and `apart` how far those of consecutive steps lie apart: of all, or of
         each, (size, 1).
@@ -111,8 +111,8 @@ class Steps(Form):
         begin = drawn.notes["_firsts"] - drawn.positions + self.burn_in if self.burn_in else np.zeros(drawn.size, np.int64)
         return begin, drawn.ends - drawn.positions + self.burn_in
 
-    def names(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
-        """Return the names of all steps of a sequence, (size, steps), -1 where it is padded."""
+    def ids(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
+        """Return the ids of all steps of a sequence, (size, steps), -1 where it is padded."""
         if self.length is None:
             return first
         time = np.arange(self.steps)
@@ -154,7 +154,7 @@ class Rows(Form):
         """Of each row: the first of its episode, and whether it is that, or the last."""
         return {"_firsts": ((self.length,), "int64"), "is_first": ((self.length,), "bool"), "is_last": ((self.length,), "bool")}
 
-    def names(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
+    def ids(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
         """Return the names of all rows, (size, length), -1 where one is an episode's last, so no step."""
         return np.where(drawn.notes["is_last"], -1, first[:, None] + np.arange(self.length) * apart)
 

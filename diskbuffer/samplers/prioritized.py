@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.arguments.inputs import as_array, step_names
+from diskbuffer.arguments.inputs import as_array, step_ids
 from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
@@ -186,15 +186,15 @@ class Prioritized(Sampler):
         segments = self._segments
         if segments is None:
             raise InputError("this sampler has drawn nothing yet; give it to sample or loader first")
-        names, errors = step_names(steps, of_sequences=self._sequences), as_array("priorities", priorities)
-        if names.ndim == 2:
-            names = self._drawn_of(names)
+        ids, errors = step_ids(steps, of_sequences=self._sequences), as_array("priorities", priorities)
+        if ids.ndim == 2:
+            ids = self._drawn_of(ids)
         if errors.dtype.kind not in "biuf":
             raise InputError(f"priorities must be numbers, found {errors.dtype}")
         errors = np.ascontiguousarray(errors, np.float64)
-        shape = (len(names), self._length) if self._sequences else names.shape
-        if names.ndim != 1 or errors.shape not in (shape, names.shape):
-            raise InputError(f"priorities must have the shape {shape}, as there are {len(names)} steps, found {errors.shape}")
+        shape = (len(ids), self._length) if self._sequences else ids.shape
+        if ids.ndim != 1 or errors.shape not in (shape, ids.shape):
+            raise InputError(f"priorities must have the shape {shape}, as there are {len(ids)} steps, found {errors.shape}")
         if not errors.size:
             return 0
         if not sampling.all_within(errors.reshape(-1), 1e30):
@@ -204,13 +204,13 @@ class Prioritized(Sampler):
         raw = (errors + self._epsilon).astype(np.float32)
         with segments.lock:
             segments.check()
-            rows, names = np.empty(len(names), np.int64), np.ascontiguousarray(names)
+            rows, ids = np.empty(len(ids), np.int64), np.ascontiguousarray(ids)
             while True:
                 index, tree = segments.index, self._tree
                 self._catch_up(index)
-                if sampling.find_weighted(tree.nodes, tree.size, index.table, index.segment_rows, names, rows) < len(rows):
+                if sampling.find_weighted(tree.nodes, tree.size, index.table, index.segment_rows, ids, rows) < len(rows):
                     known = rows >= 0  # the others were evicted, or are no steps, or no starts of sequences
-                    rows, raw, names = rows[known], raw[known], names[known]
+                    rows, raw, ids = rows[known], raw[known], ids[known]
                 if segments.hold(rows):
                     break
             tree.set(rows, self._weights(raw))
@@ -230,11 +230,11 @@ class Prioritized(Sampler):
             total = float(self._tree.total)
             return (total, float(self._tree.least)) if total else (0.0, 0.0)
 
-    def _drawn_of(self, names: Int64) -> Int64:
+    def _drawn_of(self, ids: Int64) -> Int64:
         """Return the drawn step of each sequence, the first after the burn-in."""
-        if names.shape[1] != self._burn_in + self._length:
-            raise InputError(f"steps: expected the names of {self._burn_in + self._length} steps each, found shape {names.shape}")
-        return names[:, self._burn_in]
+        if ids.shape[1] != self._burn_in + self._length:
+            raise InputError(f"steps: expected the names of {self._burn_in + self._length} steps each, found shape {ids.shape}")
+        return ids[:, self._burn_in]
 
     def _weights(self, raw: Float32) -> npt.NDArray[np.float64]:
         return sampling.power(raw.astype(np.float64), self.alpha)

@@ -30,7 +30,7 @@ from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 
 FORMAT = 1
-STREAMS = 1024  # environments of all writers together that there is room for: names of steps are multiples of it
+STREAMS = 1024  # environments of all writers together that there is room for: ids of steps are multiples of it
 SHARED = "_shared"
 SHARED_LIMITER = f"{SHARED}/limiter"
 _LOCK = f"{SHARED}/lock"

@@ -29,7 +29,7 @@ from diskbuffer.adapters.ray.shard import boot_id
 from diskbuffer.adapters.ray.shards import Known, Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import ClosedError, InputError
-from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, step_names
+from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, step_ids
 
 
 class RayReplayBuffer(StepsByName):
@@ -390,11 +390,11 @@ class RayReplayBuffer(StepsByName):
         self._check_open()
         if not isinstance(sampler, Prioritized):
             raise InputError(f"priorities belong to a sampler, diskbuffer.Prioritized(); found {sampler!r}")
-        names = step_names(steps, of_sequences=True)
+        ids = step_ids(steps, of_sequences=True)
         errors = as_array("priorities", priorities).astype(np.float64)
-        if len(errors) != len(names):
-            raise InputError(f"there must be a priority for each of {len(names)} steps, found {len(errors)}")
-        self._drawing.update(sampler, names, errors)
+        if len(errors) != len(ids):
+            raise InputError(f"there must be a priority for each of {len(ids)} steps, found {len(errors)}")
+        self._drawing.update(sampler, ids, errors)
 
     @property
     def _drawing(self) -> Drawing:

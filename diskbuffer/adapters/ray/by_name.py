@@ -1,4 +1,4 @@
-"""What a buffer over Ray offers for steps by their names: reading and writing them, and passes over all of them."""
+"""What a buffer over Ray offers for steps by their ids: reading and writing them, and passes over all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diskbuffer.adapters.ray.passes import Pass, map_batches, shuffled
 from diskbuffer.adapters.ray.shards import Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import InputError
-from diskbuffer.plugin import Batch, Transform, integer, integer_or_none, step_names
+from diskbuffer.plugin import Batch, Transform, integer, integer_or_none, step_ids
 
 
 class StepsByName(ABC):
@@ -29,7 +29,7 @@ class StepsByName(ABC):
         """Refuse where the buffer was closed."""
 
     def steps(self) -> npt.NDArray[np.int64]:
-        """Return the names of all steps, as they are in a batch's ``steps``: shard after shard, each as `ReplayBuffer.steps`.
+        """Return the ids of all steps, as they are in a batch's ``steps``: shard after shard, each as `ReplayBuffer.steps`.
 
         Raises
         ------
@@ -103,18 +103,18 @@ class StepsByName(ABC):
 
         Notes
         -----
-        The names of all steps are in memory, 8 bytes each. A pass cannot be resumed, nor be shared out between ranks: take parts
+        The ids of all steps are in memory, 8 bytes each. A pass cannot be resumed, nor be shared out between ranks: take parts
         of `steps` for that.
         """
         self._check_open()
         if steps is not None and shuffle:
             raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
-        requested = None if steps is None else step_names(steps)
+        requested = None if steps is None else step_ids(steps)
 
         def named() -> npt.NDArray[np.int64]:
             self._check_open()
-            names = self._steps.every() if requested is None else requested
-            return shuffled(names, seed) if shuffle else names
+            ids = self._steps.every() if requested is None else requested
+            return shuffled(ids, seed) if shuffle else ids
 
         size, many = integer("batch_size", batch_size), integer("prefetch", prefetch)
         return Pass(self._steps, named, size, merge_last, Delivering(device, transform), many)
@@ -139,7 +139,7 @@ class StepsByName(ABC):
         int
             For how many steps the function was called.
         """
-        names = self.steps() if steps is None else step_names(steps)
+        names = self.steps() if steps is None else step_ids(steps)
         batches = self.batches(batch_size, merge_last=False, steps=names, device=device, prefetch=prefetch)
         done = map_batches(batches, self._steps, function, out, len(names), shown=progress)
         self._shards.ask_all()

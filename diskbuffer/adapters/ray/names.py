@@ -1,8 +1,8 @@
-"""Names of steps that are unique over all shards: a shard's own name of a step, and the shard's number.
+"""Ids of steps that are unique over all shards: a shard's own id of a step, and the shard's number.
 
     name = own name * SHARDS + shard          own name = position * streams + stream, as in every store
 
-A disk's shards are read together as the stores of several writers, where a step's name is made of other numbers:
+A disk's shards are read together as the stores of several writers, where a step's id is made of other numbers:
 
     name there = position * room + first stream of the shard + stream
 
@@ -66,12 +66,12 @@ class Together:
         """Return the names in a directory, those of shards that have not made their stores yet among them."""
         return cls([(shard_of(store), streams) for store, streams in (writers_of(path) or {}).items()], read_info(path).streams)
 
-    def know(self, names: Int64) -> bool:
+    def know(self, ids: Int64) -> bool:
         """Return whether the shards of all names are known."""
-        return bool((self._streams[names[names >= 0] % self._room] > 0).all())
+        return bool((self._streams[ids[ids >= 0] % self._room] > 0).all())
 
-    def unique(self, names: Int64) -> Int64:
+    def unique(self, ids: Int64) -> Int64:
         """Return unique names."""
-        streams = names % self._room
-        own = names // self._room * self._streams[streams] + streams - self._firsts[streams]
-        return np.where(names < 0, -1, own * SHARDS + self._shards[streams])
+        streams = ids % self._room
+        own = ids // self._room * self._streams[streams] + streams - self._firsts[streams]
+        return np.where(ids < 0, -1, own * SHARDS + self._shards[streams])

@@ -24,7 +24,7 @@ class Pass:
     ----------
     steps : StepsOfShards
     named : callable
-        Returns the names of the steps, in order, when a loop begins.
+        Returns the ids of the steps, in order, when a loop begins.
     size : int
         Of a batch.
     merge_last : bool
@@ -51,23 +51,23 @@ class Pass:
         return self._count(len(self._named()))
 
     def __iter__(self) -> Iterator[Any]:
-        names = self._named()
-        count = self._count(len(names))
-        cuts = [n * self._size for n in range(count)] + [len(names)]
-        calls = (partial(self._fetch, names[begin:end]) for begin, end in pairwise(cuts))
+        ids = self._named()
+        count = self._count(len(ids))
+        cuts = [n * self._size for n in range(count)] + [len(ids)]
+        calls = (partial(self._fetch, ids[begin:end]) for begin, end in pairwise(cuts))
         return (batch for batch in ahead(calls, self._prefetch) if batch is not None)
 
     def _count(self, steps: int) -> int:
         return max(steps // self._size, min(steps, 1)) if self._merge_last else -(-steps // self._size)
 
-    def _fetch(self, names: Int64) -> Any:
-        batch = self._steps.at(names, None, None, skip=True)
+    def _fetch(self, ids: Int64) -> Any:
+        batch = self._steps.at(ids, None, None, skip=True)
         return None if batch is None else self._deliver(batch)
 
 
-def shuffled(names: Int64, seed: int | None) -> Int64:
+def shuffled(ids: Int64, seed: int | None) -> Int64:
     """Return names in an order that is drawn: the same for the same seed, steps and shards."""
-    return np.random.default_rng(seed).permutation(names)
+    return np.random.default_rng(seed).permutation(ids)
 
 
 def map_batches(

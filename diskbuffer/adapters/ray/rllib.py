@@ -145,7 +145,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return sampled
 
     def _draw(self, size: int, beta: float | None) -> tuple[Int64, npt.NDArray[np.float32]]:
-        """Return the names of steps, and their weights."""
+        """Return the ids of steps, and their weights."""
         if self._sampler is None:
             self._sampler = self._new_sampler()
         if isinstance(self._sampler, Prioritized) and beta is not None:

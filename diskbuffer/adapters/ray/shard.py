@@ -83,7 +83,7 @@ class Written(NamedTuple):
 
 
 class Read(NamedTuple):
-    """The answer to names of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
+    """The answer to ids of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
 
     batch: Packed | None
     present: Int64
@@ -299,7 +299,7 @@ class Shard:
 
     @ray.method(concurrency_group="read")
     def names(self) -> Int64:
-        """Return unique names of all steps."""
+        """Return unique ids of all steps."""
         return unique(self._opened.steps(), self._number)
 
     @ray.method(concurrency_group="read")

@@ -142,7 +142,7 @@ class Ring:
         """Return places, (n,), and lanes, of which a place's lie one behind the other: (n * lanes,) both."""
         return np.repeat(places, self.lane_count), np.tile(np.arange(self.lane_count), len(places))
 
-    def names(self, buffer: ReplayBuffer, places: Int64, lanes: Int64) -> Int64:
+    def ids(self, buffer: ReplayBuffer, places: Int64, lanes: Int64) -> Int64:
         """Return the ids of the steps that are in places, of any shape; the ring must be where the buffer is."""
         return buffer.steps(((self.newest - places) % self.size).ravel(), np.ravel(lanes)).reshape(np.shape(places))
 
@@ -154,14 +154,14 @@ class Ring:
             raise InputError("some of these steps were evicted, or dropped, since the storage was indexed; index it again")
         return buffer.steps(ages, lanes)
 
-    def places_of(self, buffer: ReplayBuffer, names: Int64) -> Int64:
+    def places_of(self, buffer: ReplayBuffer, ids: Int64) -> Int64:
         """Return the place of each step, (n,); -1 of those that are in none any more."""
-        written, lanes = placements_of(buffer, names).places, names % self.lane_count
-        result = np.full(len(names), -1)
+        written, lanes = placements_of(buffer, ids).places, ids % self.lane_count
+        result = np.full(len(ids), -1)
         for places in (written, written - self._moved[lanes]):
             left = np.flatnonzero((result < 0) & (places % self.size < self.filled))
             places = places[left] % self.size
-            is_there = self.names(buffer, places, lanes[left]) == names[left]
+            is_there = self.ids(buffer, places, lanes[left]) == ids[left]
             result[left[is_there]] = places[is_there]
             if not self._moved.any():
                 break

@@ -235,26 +235,26 @@ class Stored(SharedStore):
 
     def get(self, index: Any, device: torch.device = CPU) -> Any:
         """Return the steps in places."""
-        entries, names = self.known(), self.steps(index)
-        batch = self.opened.at(names.ravel())
+        entries, ids = self.known(), self.steps(index)
+        batch = self.opened.at(ids.ravel())
 
         def shaped(entry: Entry, at: str) -> torch.Tensor:
             values = entry.taken(batch, at, entries.stack)
-            if names.ndim != 1:
-                values = values.reshape((*names.shape, *entry.frames.shape))
+            if ids.ndim != 1:
+                values = values.reshape((*ids.shape, *entry.frames.shape))
             return values if device.type == "cpu" else values.to(device)
 
         # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
         make = TensorDict if device.type != "cpu" else TensorDict._new_unsafe
-        return make(entries.nested(shaped), batch_size=self._batch_size(names.shape), device=device)
+        return make(entries.nested(shaped), batch_size=self._batch_size(ids.shape), device=device)
 
     def look(self, index: Any, device: torch.device = CPU) -> Rows:
         """Return the steps that are in places now, of which each entry is read when it is asked for."""
         with self.lock:
             opened = self.settled()
             ring, replaced, span = self.ring.as_it_is(), self._replaced, self.ring.span(index)
-            names = NO_INT64 if span is not None else ring.names(opened, *ring.chosen(plain(index)))
-        shape = names.shape if span is None else (len(span), *ring.lanes)
+            ids = NO_INT64 if span is not None else ring.ids(opened, *ring.chosen(plain(index)))
+        shape = ids.shape if span is None else (len(span), *ring.lanes)
 
         @uncompiled
         def column(entry: Entry, at: str) -> torch.Tensor:
@@ -265,7 +265,7 @@ class Stored(SharedStore):
                 if entry.is_number and span == range(ring.filled) and ring.is_at(self.ring):
                     return self._whole(entry, at).to(device)
                 size = _NUMBERS_AT_ONCE if entry.is_number else _AT_ONCE
-                blocks = _blocks(names.ravel(), size) if span is None else self._names_of(ring, now, span, size)
+                blocks = _blocks(ids.ravel(), size) if span is None else self._names_of(ring, now, span, size)
                 parts = [self._column(block, entry, at) for block in blocks]
             values = parts[0] if len(parts) == 1 else torch.cat(parts)
             return values.reshape((*shape, *entry.frames.shape)).to(device)
@@ -279,9 +279,9 @@ class Stored(SharedStore):
         for some in _blocks(np.array(span, np.int64), max(size // ring.lane_count, 1)):
             yield ring.names_of_then(buffer, *ring.of_all_lanes(some))
 
-    def _column(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
+    def _column(self, ids: Int64, entry: Entry, at: str) -> torch.Tensor:
         opened = self.opened
-        return entry.taken(opened.at(names, columns=[entry.path]), at, opened.frame_stack)
+        return entry.taken(opened.at(ids, columns=[entry.path]), at, opened.frame_stack)
 
     def _whole(self, entry: Entry, at: str) -> torch.Tensor:
         """Return a number of each step in the ring: a view of what is kept in memory, and follows what is written."""
@@ -292,8 +292,8 @@ class Stored(SharedStore):
             with torch.inference_mode(False):  # whose tensors do not tell that they were changed
                 tensor = torch.from_numpy(values)
         for places in _blocks(ring.newest_places(min(self._written - known, ring.filled)), _NUMBERS_AT_ONCE):
-            names = ring.names(self.opened, *ring.of_all_lanes(places))
-            values[places] = self._column(names, entry, at).numpy().reshape(len(places), *values.shape[1:])
+            ids = ring.ids(self.opened, *ring.of_all_lanes(places))
+            values[places] = self._column(ids, entry, at).numpy().reshape(len(places), *values.shape[1:])
         self._kept[key] = values, tensor, self._written
         return tensor[: ring.filled]
 
@@ -307,13 +307,13 @@ class Stored(SharedStore):
         """Return the ids of the steps in places, as `ReplayBuffer` has them."""
         with self.lock:
             opened = self.settled()
-            return self.ring.names(opened, *self.ring.chosen(plain(index)))
+            return self.ring.ids(opened, *self.ring.chosen(plain(index)))
 
     def places_of(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
-        names = np.asarray(steps, np.int64)
+        ids = np.asarray(steps, np.int64)
         with self.lock:
-            return self.ring.places_of(self.settled(), names.ravel()).reshape(names.shape)
+            return self.ring.places_of(self.settled(), ids.ravel()).reshape(ids.shape)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it takes to open it again elsewhere: no data."""

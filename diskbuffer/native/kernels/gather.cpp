@@ -55,7 +55,7 @@ private:
             const RowRange range = range_of(target, run);
             if (range.count <= 0) continue;
             const Source& source = batch_.source(r, target.column);
-            const int64_t first = run.row + range.cut;
+            const int64_t first = run.row + range.offset;
             if (!contains_rows(target, source, run, first, range.count, row_bytes)) return fail(OUTSIDE, t, r, 0);
             copy_bytes(range.out, row_at(target, source, run, first, row_bytes), range.count * row_bytes);
             finish(target, run, range);
@@ -75,7 +75,7 @@ private:
             if (range.count <= 0) continue;
             if (r + 1 < end_) look_ahead(t, r + 1);
             const Shard shard(target, batch_.source(r, target.column));
-            const int64_t first = run.row + range.cut;
+            const int64_t first = run.row + range.offset;
             if (!shard.has(target, first, range.count)) return fail(OUTSIDE, t, r, 0);
             for (const Chunk chunk : Chunks(target, shard, run, first, first + range.count)) {
                 uint8_t* out = range.out + (chunk.first - first) * row_bytes;
@@ -121,7 +121,7 @@ private:
             const RowRange range = range_of(target, run);
             if (range.count <= 0) continue;
             const Shard shard(target, batch_.source(r, target.column));
-            const int64_t first = run.row + range.cut;
+            const int64_t first = run.row + range.offset;
             if (!shard.has(target, first, range.count)) return fail(OUTSIDE, t, r, 0);
             for (const Chunk chunk : Chunks(target, shard, run, first, first + range.count)) {
                 uint8_t* out = range.out + (chunk.first - first) * target.row_bytes;
@@ -169,8 +169,8 @@ private:
     // Return where a row of a run is in a target, nullptr if it is not.
     static const uint8_t* find_row(const Target& target, const Run& run, int64_t row) {
         const RowRange range = range_of(target, run);
-        const bool is_there = row >= range.cut && row < range.cut + range.count;
-        return is_there ? range.out + (row - range.cut) * target.row_bytes : nullptr;
+        const bool is_there = row >= range.offset && row < range.offset + range.count;
+        return is_there ? range.out + (row - range.offset) * target.row_bytes : nullptr;
     }
 
     // Copy rows from a chunk that is stored as it is; return whether all match their own checksums. Where one does not, the chunk's

@@ -117,15 +117,15 @@ struct Batch {
 
 // The rows of a run that a target wants.
 struct RowRange {
-    int64_t cut;    // rows of the run before them
-    int64_t count;  // 0 or less for none
+    int64_t offset;  // rows of the run before them
+    int64_t count;   // 0 or less for none
     uint8_t* out;
 };
 
 inline RowRange range_of(const Target& target, const Run& run) {
-    const int64_t cut = std::max<int64_t>(0, target.skip - run.at);
-    const int64_t count = std::min(run.count, target.skip + target.rows - run.at) - cut;
-    return {cut, count, target.out + (run.sample * target.rows + run.at + cut - target.skip) * target.row_bytes};
+    const int64_t offset = std::max<int64_t>(0, target.skip - run.at);
+    const int64_t count = std::min(run.count, target.skip + target.rows - run.at) - offset;
+    return {offset, count, target.out + (run.sample * target.rows + run.at + offset - target.skip) * target.row_bytes};
 }
 
 // Return the address of a row of a run's lane, in a file of rows of so many bytes.

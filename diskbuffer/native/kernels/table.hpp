@@ -21,10 +21,10 @@ struct Stream {
     const int64_t* starts;  // their first positions, ascending
     int64_t segments;       // entries of `slots`
     const int64_t* slots;   // where the segments are in the store, from that of `low` on
-    int64_t stack_prefixes;       // entries of `prefix_places`
+    int64_t stack_prefixes;  // entries of `prefix_places`
     const StackPrefix* prefix_places;
-    int64_t store;  // which of several stores the stream is of; 0 where there is one
-    int64_t store_stream; // its number there
+    int64_t store;         // which of several stores the stream is of; 0 where there is one
+    int64_t store_stream;  // its number there
 };
 static_assert(sizeof(Stream) == 12 * sizeof(int64_t) && offsetof(Stream, store_stream) == 11 * sizeof(int64_t));
 static_assert(sizeof(StackPrefix) == 2 * sizeof(int64_t));

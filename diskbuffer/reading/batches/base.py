@@ -81,7 +81,7 @@ class Arrays(ABC):
         return batch
 
     def note(self, drawn: Draw, steps: npt.NDArray[Any]) -> None:
-        """Take what is delivered beside the columns: the names of the steps, and what the sampler tells of them."""
+        """Take what is delivered beside the columns: the ids of the steps, and what the sampler tells of them."""
         notes = drawn.delivered_notes() | {"steps": steps}
         self.notes = {name: self._pin(name, note) for name, note in notes.items()} if self.pinned else notes
 
