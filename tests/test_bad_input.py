@@ -614,6 +614,18 @@ def test_a_file_that_is_missing_or_too_short_is_a_typed_error(
         buffer.sample(64)
 
 
+def test_a_file_that_is_removed_under_its_writer_is_named(tmp_path: Path) -> None:
+    buffer = db.ReplayBuffer(tmp_path / "store", **OPTIONS)
+    buffer.add(**step(0))
+    for file in (tmp_path / "store" / "obs").glob("c.*"):
+        file.unlink()
+    missing = pytest.raises(db.CorruptionError, match=r"obs/c\..* is missing; was it removed")
+    with missing:
+        buffer.extend(**steps(1_000))
+    with missing:
+        buffer.close()
+
+
 # Reading
 
 

@@ -238,8 +238,8 @@ class Files(Uncopied):
         return fd
 
     def open(self, name: str) -> int:
-        """Open for reading and writing; return the descriptor."""
-        return self._open(name, os.O_RDWR)
+        """Open a file that must be there for reading and writing; return the descriptor."""
+        return self._open_present(name, os.O_RDWR)
 
     def read(self, name: str) -> bytes:
         """Return the contents of a small file."""
@@ -445,10 +445,7 @@ class Files(Uncopied):
         One that is written to through the map has its space on the disk from then on, as `create` takes it: a copy of a store may
         have holes where there were zeros.
         """
-        try:
-            fd = self._open(name, os.O_RDWR if writable else os.O_RDONLY)
-        except FileNotFoundError:
-            raise CorruptionError(f"{self.root / name} is missing; was it removed?") from None
+        fd = self._open_present(name, os.O_RDWR if writable else os.O_RDONLY)
         try:
             status = os.fstat(fd)
             actual = status.st_size
@@ -467,6 +464,12 @@ class Files(Uncopied):
             os.close(fd)
 
     # Names
+
+    def _open_present(self, name: str, flags: int) -> int:
+        try:
+            return self._open(name, flags)
+        except FileNotFoundError:
+            raise CorruptionError(f"{self.root / name} is missing; was it removed?") from None
 
     def _open(self, name: str, flags: int, *, directory: bool = False) -> int:
         """Open a file, or a directory if that may be, that is nothing else: no pipe that would be waited for."""

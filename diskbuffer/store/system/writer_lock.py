@@ -85,7 +85,7 @@ class WriterLock(Uncopied):
     def _note(self, history: str) -> None:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         holder |= {"history": history}
-        with contextlib.suppress(FileNotFoundError):
+        if self._files.exists(_HOLDER):
             self._files.close(self._files.open(_HOLDER))  # a CorruptionError where it is a link
         try:
             self._files.replace_contents(_HOLDER, json.dumps(holder).encode(), sync=False)
