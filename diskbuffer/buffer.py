@@ -7,7 +7,6 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast
 
@@ -105,9 +104,10 @@ class ReplayBuffer:
         CorruptionError that tells to open it again for anything else.
     writer : str, optional
         One of several writers, by a name of its own: letters, digits, "." "_" and "-". `path` is then a directory for all of
-        them, and this one's store is below it. With ``mode="r"`` and without `writer`, all are read as one: uniformly over the
-        steps of all, under names that stay. Columns that are written then (`write`, `map`, tags, priorities) are files beside
-        the stores, which one process at a time may write. `capacity` is that of all writers together.
+        them, and this one's store is below it. ``writer="actor-*"`` takes the first number whose store no process writes to,
+        with its steps. With ``mode="r"`` and without `writer`, all are read as one: uniformly over the steps of all, under ids
+        that stay. Columns that are written then (`write`, `map`, tags, priorities) are files beside the stores, which one
+        process at a time may write. `capacity` is that of all writers together.
     limiter : SampleToInsertRatio, optional
         Have `add` and `extend` wait where too little was sampled for what was added, and `sample`, `draw` and loaders where too
         much was; in all threads and processes that open the buffer with the same one, actors and learners. See `limiter` below.
@@ -173,7 +173,6 @@ class ReplayBuffer:
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = integer_or_none("threads", threads)
         samplers = OwnSamplers(seed)
-        self._writer = writer
         refuse_unknown(create, ReplayBuffer)
         requested = Options(
             capacity=capacity,
@@ -188,6 +187,7 @@ class ReplayBuffer:
         ).checked()
         opened = open_place(local_path(path), requested, mode, mark, writer)
         self.path, self._store, self._multi_writer = opened.place, opened.store, opened.multi_writer
+        self._writer = writer = None if writer is None else self.path.name
         self._closing = Closing(self._store)
         try:
             refuse_another(self.path, self._store.layout, opened.options)
@@ -205,9 +205,11 @@ class ReplayBuffer:
                 self._closing.limiter = self.limiter
             recorder: Recorder | None = None
             if mode != "r":
-                shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
+                shared = None if writer is None else SharedRetention(self.path.parent, writer, self._reader.index)
                 log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
                 recorder = Recorder(layout, log, self._reader.index, self._reader.newest, opened.options.autoreset)
+                if opened.was_of_another:
+                    recorder.cut_off(range(layout.streams))
             self._access = Access(self.path, self._closing, self._store, self._reader, self._multi_writer, recorder)
         except BaseException as error:
             marks.advise_how_to_make_room(error, self._store.files)
@@ -401,7 +403,7 @@ class ReplayBuffer:
             The disk is full, or fails. The capacity is what it was.
         """
         if self._writer is not None:
-            raise InputError(f"{self._of_all_writers}: all writers share a capacity, which stays as it is")
+            raise InputError(f"{self.path.parent}: all writers share a capacity, which stays as it is")
         requested = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._access.must_write("resize()")
         with self._building, self._store.lock, Uninterrupted():
@@ -762,17 +764,12 @@ class ReplayBuffer:
         """Go on with the draws of a state that `state_dict` returned."""
         self._drawing.own.load_state_dict(state)
 
-    @property
-    def _of_all_writers(self) -> Path:
-        """The directory that has the stores of all writers, of one of which this is the store."""
-        return self.path.parent
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to open it again, and the state of its draws; see `reopen`."""
         self._access.check_open()
         path, how = self.path, self._how
         if self._writer is not None and how["mode"] != "r":
-            path, how = self._of_all_writers, how | {"writer": self._writer}
+            path, how = self.path.parent, how | {"writer": self._writer}
         return reopen, (type(self), path, how, self.state_dict())
 
     # Looking

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,12 +24,15 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
+from diskbuffer.store.system.writer_lock import is_held
 from diskbuffer.writers import marks as multi_writer_marks
 from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, read_description
 from diskbuffer.writers.joining import join_writers
 from diskbuffer.writers.learner_lock import COLUMNS
 from diskbuffer.writers.retention import in_turn
 from diskbuffer.writers.store import MultiWriterStore
+
+ANY = "*"  # in the name of a writer: the first number whose store nobody writes to
 
 
 @dataclass(frozen=True)
@@ -45,16 +49,21 @@ class Opened:
         These, if it is several.
     options : RequestedOptions
         What the caller asked of it, and what all writers' stores have to be.
+    was_of_another : bool
+        Whether another writer may have added the last steps, whose episodes are not continued.
     """
 
     place: Path
     store: Store
     multi_writer: MultiWriterStore | None
     options: RequestedOptions
+    was_of_another: bool = False
 
 
 def open_place(place: Path, options: RequestedOptions, mode: str, mark: str | None, writer: str | None) -> Opened:
     """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
+    if isinstance(writer, str) and writer.count(ANY) == 1:
+        return _open_free(place, writer, options, mode, mark)
     if writer is not None:
         place, options = join_writers(place, check_name(writer), options, mode)
         files = Files(place)
@@ -64,6 +73,28 @@ def open_place(place: Path, options: RequestedOptions, mode: str, mark: str | No
         multi_writer = _open_all(files, mode, mark)
         return Opened(place, cast(Store, multi_writer), multi_writer, options)  # it has the same face, for all that reads
     return Opened(place, _open_store(files, options, mode, mark), None, options)
+
+
+def _open_free(root: Path, pattern: str, options: RequestedOptions, mode: str, mark: str | None) -> Opened:
+    """Open the store of the first name of a pattern that nobody writes to and that has as many environments, or make one."""
+    check_name(pattern.replace(ANY, "0"))
+    if mode != "a" or mark is not None:
+        raise InputError(f"writer={pattern!r} opens or creates a store to write to; leave out mode= and mark=, or give a name")
+    for number in itertools.count():
+        name = pattern.replace(ANY, str(number))
+        files = Files(root / name)
+        if is_held(files):
+            continue
+        entry = read_description(Files(root)).find(name) if has_writers(Files(root)) else None
+        if entry is not None and entry.streams != (options.n_envs or 1):
+            continue
+        try:
+            place, complete = join_writers(root, name, options, mode)
+            return Opened(place, _open_store(files, complete, mode, None), None, complete, was_of_another=True)
+        except LockedError:
+            if is_held(files) is None:  # the file system has no locks
+                raise
+    raise AssertionError("unreachable: there are infinitely many names")
 
 
 def join_limiter(
