@@ -21,7 +21,8 @@ from soak.repairs import Expected, repair
 from soak.table import Row, settled, tally
 from soak.usage import NOTES_OF_SLOTS, Bools, used_bytes
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.specimens import KINDS, Seen, expected, make, observe
+from tests.support import specimens
+from tests.support.specimens import KINDS, Seen, expected, make, observe, replace
 
 DETECTED = ("CorruptionError", "NotAStoreError", "FormatError", "SchemaError")
 # What can come of damage; what is broken comes first.
@@ -134,8 +135,8 @@ def damage(job: Job, root: Path, pristine: Path) -> None:
         return
     if what == "swap":
         other = (root / job["other"]).read_bytes()
-        _replace(root / job["other"], data)
-        _replace(root / name, other)
+        replace(root / job["other"], data)
+        replace(root / name, other)
         return
     changed: Callable[[], bytes] = {
         "flip": lambda: data[: job["at"]] + bytes([data[job["at"]] ^ 1 << job["bit"]]) + data[job["at"] + 1 :],
@@ -144,18 +145,12 @@ def damage(job: Job, root: Path, pristine: Path) -> None:
         "garbage": lambda: np.random.default_rng(job["at"]).bytes(len(data)),
         "foreign": lambda: (pristine / "twins" / job["kind"] / name).read_bytes(),
     }[what]
-    _replace(root / name, changed())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.unlink()
-    path.write_bytes(data)
+    replace(root / name, changed())
 
 
 def contents(root: Path) -> dict[str, bytes]:
     """Return what is in all files; what belongs to the lock is left out."""
-    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    return {name: data for name, data in found.items() if "writer." not in name}
+    return {name: data for name, data in specimens.contents(root).items() if "writer." not in name}
 
 
 def read(root: Path, mode: str, streams: int, told: Seen, steps: Any, problems: list[str]) -> Answer:
@@ -285,13 +280,6 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
     with scratch() as name, Pool("soak.damage", name) as pool:
         for what in CAMPAIGNS:
             yield campaign(pool, what, round(10_000 * scale), seed, list(KINDS))[0]
-
-
-def warm() -> None:
-    """Compile, and read everything once."""
-    with scratch() as name:
-        make(name / "store", "pixels, closed", 0)
-        expected(name / "store", KINDS["pixels, closed"].n_envs)
 
 
 def child(directory: Path) -> Callable[[Job], Answer]:

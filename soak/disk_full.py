@@ -397,12 +397,6 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
         yield counted(f"a small disk that is full ({disk['kind']})", pool.do_all({"fill": job} for job in fills))
 
 
-def warm() -> None:
-    """Compile everything."""
-    with scratch() as name:
-        inject(name, "two environments, evicted", 0, "EIO", "once")
-
-
 def child(directory: Path) -> Callable[[Job], Answer]:
     """Mount the disk; return what does the jobs."""
     disk, place = SmallDisk(directory), directory / "run"

@@ -33,7 +33,7 @@ from soak import decoder, vouching
 from soak.damage import check
 from soak.table import Row, settled, tally
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.specimens import KINDS, make
+from tests.support.specimens import KINDS, make, replace
 
 BASES = ("pixels, closed", "flat, killed", "nested, killed", "3 envs, closed")
 FINE = {"refused": "refused, at opening or reading", "read": "read, wholly in bounds"}
@@ -79,12 +79,6 @@ def mutate(root: Path, rng: random.Random) -> list[str]:
         vouching.vouch(root)
         done.append("vouched for")
     return done
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Put a new file in a file's place."""
-    path.unlink(missing_ok=True)
-    path.write_bytes(data)
 
 
 def remove(root: Path) -> None:

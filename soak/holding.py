@@ -14,24 +14,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-_OPERATIONS = (
-    *(
-        "open",
-        "close",
-        "stat",
-        "lstat",
-        "fstat",
-        "pwrite",
-        "write",
-        "fsync",
-        "fdatasync",
-        "replace",
-        "rename",
-        "unlink",
-        "remove",
-    ),
-    *("link", "mkdir", "rmdir", "ftruncate", "posix_fallocate"),
-)
+from tests.support.tracing import CONTENTS, NAMES, SYNCS
+
+_OPERATIONS = (*NAMES, *CONTENTS, *SYNCS, "close", "stat", "lstat", "fstat")
 
 
 class Held:
@@ -75,7 +60,7 @@ class Held:
 
     def __enter__(self) -> Self:
         if self._often:
-            self._real = {name: getattr(os, name) for name in _OPERATIONS if hasattr(os, name)}
+            self._real = {name: getattr(os, name) for name in _OPERATIONS}
             for name, real in self._real.items():
                 setattr(os, name, self._pausing(real))
         return self

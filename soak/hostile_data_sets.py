@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from soak.fuzz import HOSTILE, NUMBERS, hostile_json, mutate_json, replace
+from soak.fuzz import HOSTILE, NUMBERS, hostile_json, mutate_json
+from tests.support.specimens import replace
 
 CANARY = "soak_canary"  # a module that nothing has a reason to import
 ESCAPES = ("\x1b]0;owned\x07", "\x1b[2J\x1b[31m", "a\rb", "\x9b31m", "\u202egnp", "line\nline")

@@ -51,17 +51,11 @@ FINE = {
     "unread": "imported, and refused by the format's own library",
 }
 BROKEN = {
-    "crash": "the process crashed",
-    "hang": "the process hung",
-    "memory": "took more than 2 GB",
-    "code": "ran code",
+    **fuzz.BROKEN,
     "module": "imported a module",
-    "outside": "opened files elsewhere",
-    "untyped": "an error that is no DiskBufferError",
     "terminal": "wrote control characters to the terminal",
     "rows": "stored rows that differ from the source",
 }
-
 _CYTHON = r"code.__new__ (b'\x97\x00\x02\x00e\x00"  # an empty function, of which Cython makes its tracebacks
 
 

@@ -254,12 +254,6 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     return Row("real kills (SIGKILL)", total["kills"], len(broken), [*notes, *broken[:SHOWN]])
 
 
-def warm() -> None:
-    """Compile what reads."""
-    with scratch() as name:
-        Experience().open(name / "store", threads=1).close()
-
-
 def child(directory: Path) -> Callable[[Job], Answer]:
     """Return what kills writers."""
     return Killer(directory).do

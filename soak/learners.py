@@ -30,6 +30,7 @@ from diskbuffer.writers.description import STREAMS, read_description
 from soak.table import Row, seeded
 from soak.workers import scratch
 from tests.support.simulated_disk import Kind, build
+from tests.support.specimens import copy_while_open
 from tests.support.tracing import Fault, Trace
 from tests.support.workloads import Gate, boot
 
@@ -207,14 +208,11 @@ class Schedule:
 
     def _copy(self, left: Path) -> None:
         """Copy what there is as a kill leaves it."""
-        before: list[tuple[str, int, int]] | None = None
+        left.rmdir()
         with contextlib.ExitStack() as locks:
             for buffer in self._open.values():  # or a copy might have one half of what a thread notes through maps
                 locks.enter_context(buffer._store.lock)
-            while before != (now := _stamps(self._base)):  # again, where a thread has put another file in its place
-                before = now
-                shutil.rmtree(left)
-                shutil.copytree(self._base, left)
+            copy_while_open(self._base, left)
 
     def _cut(self, left: Path) -> None:
         """Trace some calls, and build what a power loss leaves."""
@@ -684,12 +682,6 @@ class Schedule:
                 buffer.close()
 
 
-def _stamps(base: Path) -> list[tuple[str, int, int]]:
-    """Return what changes where a file below a directory is put in another's place."""
-    found = [(str(path), path.lstat()) for path in sorted(base.rglob("*"))]
-    return [(path, status.st_ino, status.st_mtime_ns) for path, status in found]
-
-
 def run(seed: int, number: int) -> tuple[str, dict[str, int]]:
     """Run one schedule; return what went wrong, or nothing, and figures."""
     with scratch() as base, warnings.catch_warnings():
@@ -702,11 +694,6 @@ def run(seed: int, number: int) -> tuple[str, dict[str, int]]:
             told = str(error) if isinstance(error, BrokenError) else traceback.format_exc(limit=-8)
             wrong = "\n    ".join([told, *schedule.log[-12:]])
         return wrong, dict(schedule.counts)
-
-
-def warm() -> None:
-    """Compile what is needed."""
-    run(0, 10**6)
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:

@@ -8,12 +8,10 @@ that opening it would be seen as well as changing it, and is compared with what 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import random
 import shutil
-import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -26,7 +24,7 @@ from diskbuffer.store.system.files import Files
 from soak import fuzz
 from soak.table import Row, settled, tally
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.specimens import KINDS, make
+from tests.support.specimens import KINDS, in_a_process, make
 
 BASES = ("pixels, closed", "flat, killed", "pixels, unsealed, killed")
 MARKS = "_segments/length/marks"
@@ -131,19 +129,14 @@ class Bench:
 
 def _mark(root: Path, *, killed: bool) -> None:
     """Make marks in a process of its own, which is killed then, or closes the store."""
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            buffer = db.ReplayBuffer(root, threads=1)
-            buffer.copies.mark("one")
-            if killed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            buffer.copies.mark("two")
-            buffer.close()
-            os._exit(0)
-        os._exit(1)
-    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != (-signal.SIGKILL if killed else 0):
-        raise RuntimeError("a mark could not be made")
+
+    def write() -> db.ReplayBuffer:
+        buffer = db.ReplayBuffer(root, threads=1)
+        for name in ("one",) if killed else ("one", "two"):
+            buffer.copies.mark(name)
+        return buffer
+
+    in_a_process(write, killed=killed)
 
 
 def put(root: Path, outside: Path, name: str, way: str) -> None:
@@ -272,13 +265,6 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Try 4,000 names, times `scale`."""
     with scratch() as name, Pool("soak.links", name) as pool:
         return campaign(pool, round(4000 * scale), seed)[0]
-
-
-def warm() -> None:
-    """Compile what a store needs."""
-    with scratch() as name:
-        make(name / "store", "pixels, closed", 0)
-        fuzz.use(name / "store", "a", KINDS["pixels, closed"].n_envs, threads=1)
 
 
 def child(directory: Path) -> Callable[[Job], Answer]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
+from diskbuffer.schema.nested import flatten
 from soak.workers import Job
 from tests.support.specimens import Kind, steps_of
 
@@ -34,14 +35,7 @@ class Expected:
 
 
 def _columns(buffer: db.ReplayBuffer, steps: Array) -> dict[str, Array]:
-    return dict(_flattened(buffer.at(steps), "")) if len(steps) else {}
-
-
-def _flattened(batch: dict[str, Any], before: str) -> list[tuple[str, Array]]:
-    found: list[tuple[str, Array]] = []
-    for name, value in batch.items():
-        found += _flattened(value, f"{before}{name}/") if isinstance(value, dict) else [(before + name, np.asarray(value))]
-    return found
+    return {path: np.asarray(value) for path, value in flatten(buffer.at(steps)).items()} if len(steps) else {}
 
 
 def repair(root: Path, kind: Kind, whole: Expected, job: Job) -> str | None:

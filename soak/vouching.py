@@ -22,6 +22,7 @@ from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files
+from tests.support.specimens import replace
 
 _COPY, _STATE = "_segments/length/group.json", "_segments/length/state.json"
 _LARGEST = 2**22  # bytes of a segment in a column that are worth the time
@@ -41,7 +42,7 @@ def _vouch_for_state(file: Path, salt: int) -> None:
     synced = tuple(int(n) for n in found["synced"])
     reserved = tuple(int(n) for n in found.get("reserved", ()))
     found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, reserved)._checksum()
-    _replace(file, json.dumps(found).encode())
+    replace(file, json.dumps(found).encode())
 
 
 def _vouch_for_group(root: Path) -> tuple[Layout, int]:
@@ -50,13 +51,8 @@ def _vouch_for_group(root: Path) -> tuple[Layout, int]:
     described.pop("checksum", None)
     described["checksum"] = google_crc32c.value(json.dumps(described, sort_keys=True).encode())
     for name in ("zarr.json", _COPY):
-        _replace(root / name, encode_json(metadata))
+        replace(root / name, encode_json(metadata))
     return Layout.from_group(metadata, str(root))
-
-
-def _replace(file: Path, data: bytes) -> None:
-    file.unlink(missing_ok=True)
-    file.write_bytes(data)
 
 
 class _Voucher:

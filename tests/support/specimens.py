@@ -58,19 +58,22 @@ KINDS = {
 
 def make(path: Path, name: str, seed: int) -> None:
     """Write a specimen in a process of its own, which is killed behind the last step if the kind says so."""
+    in_a_process(lambda: _write(path, KINDS[name], np.random.default_rng(seed)), killed=KINDS[name].killed)
+
+
+def in_a_process(write: Callable[[], db.ReplayBuffer], *, killed: bool) -> None:
+    """Write to a store in a process of its own, which then closes the buffer, or is killed."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
-            buffer = _write(path, KINDS[name], np.random.default_rng(seed))
-            if KINDS[name].killed:
+            buffer = write()
+            if killed:
                 os.kill(os.getpid(), signal.SIGKILL)
             buffer.close()
             os._exit(0)
         os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    wanted = -signal.SIGKILL if KINDS[name].killed else 0
-    if os.waitstatus_to_exitcode(status) != wanted:
-        raise RuntimeError(f"the specimen {name!r} could not be written")
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != (-signal.SIGKILL if killed else 0):
+        raise RuntimeError("a store could not be written")
 
 
 def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
@@ -112,6 +115,12 @@ def copy_while_open(path: Path, to: Path) -> None:
         shutil.rmtree(to)
         time.sleep(min(0.001 * 2**attempt, 1))  # what is sealed is done at some time, as nobody adds meanwhile
     raise RuntimeError(f"files of {path} come and go for ever")
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put a new file in a file's place, which somebody may still have mapped."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -19,10 +19,10 @@ from typing import Any, Self
 
 from tests.support.simulated_disk import SECTOR, Disk, Event, FailedSync, Names, Size, Sync, Write
 
-_NAMES = ("open", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")
-_CONTENTS = ("pwrite", "write", "ftruncate", "truncate", "posix_fallocate")
+NAMES = ("open", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")
+CONTENTS = ("pwrite", "write", "ftruncate", "truncate", "posix_fallocate")
 IGNORED = ("writer.lock", "writer.json")  # who writes: nothing is read from it but by a human
-_SYNCS = ("fsync", "fdatasync")
+SYNCS = ("fsync", "fdatasync")
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Trace:
         self._fds: dict[int, int] = {}
         self._paths: dict[int, str] = {}
         self._names: dict[int, dict[str, tuple[int, bool]]] = {}  # in directories, by number
-        self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*_NAMES, *_CONTENTS, *_SYNCS)}
+        self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*NAMES, *CONTENTS, *SYNCS)}
         self._scan(self._base, "at the beginning")
         self._look("at the beginning")
         self._beginning, self.events, self.looks = self.events, [], [0]
@@ -109,11 +109,11 @@ class Trace:
 
     def __enter__(self) -> Self:
         Trace.current = self
-        for name in _NAMES:
+        for name in NAMES:
             setattr(os, name, self._names_traced(name))
-        for name in _CONTENTS:
+        for name in CONTENTS:
             setattr(os, name, self._contents_traced(name))
-        for name in _SYNCS:
+        for name in SYNCS:
             setattr(os, name, self._sync_traced(name))
         return self
 
