@@ -23,7 +23,7 @@ import diskbuffer as db
 from diskbuffer.limiting import fields
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import SHARED_LIMITER, read_description
-from soak.crew import Crew, Nurse, errors_beside
+from soak.crew import Crew, errors_beside
 from soak.table import SHOWN, Row
 from soak.workers import Job, scratch
 
@@ -71,18 +71,6 @@ def opened(root: Path, number: int, asked: db.SampleToInsertRatio) -> db.ReplayB
     )
 
 
-def prepare(directory: Path) -> None:
-    """Compile what actors and learners need."""
-    asked = db.SampleToInsertRatio(4)
-    with opened(directory / "warm", 0, asked) as buffer:
-        for _ in range(50):
-            buffer.add(np.zeros(2), 0, 1.0, np.zeros(2), False, False)
-        buffer.extend(np.zeros((9, 2)), np.zeros(8, np.int64), np.ones(8))
-        with db.ReplayBuffer(directory / "warm", mode="r", threads=1, limiter=asked) as learner:
-            next(iter(learner.loader(8)))
-            learner.sample(8)
-
-
 def be(job: Job) -> None:
     """Be an actor or a learner."""
     root, asked = Path(job["root"]), db.SampleToInsertRatio(**job["asked"])
@@ -124,7 +112,7 @@ def stored(root: Path) -> int:
     return total
 
 
-def hold(directory: Path, nurse: Nurse, inserts: int, seed: int) -> Row:
+def hold(directory: Path, inserts: int, seed: int) -> Row:
     """Have so many steps be added and sampled from."""
     random, root = np.random.default_rng(seed), directory / "hold" / "all"
     root.parent.mkdir()
@@ -133,7 +121,7 @@ def hold(directory: Path, nurse: Nurse, inserts: int, seed: int) -> Row:
     for number in range(ACTORS):
         opened(root, number, limit).close()
     job = {"root": str(root), "asked": asked, "role": "actor", "size": largest}
-    crew, seen = Crew(nurse, [job | {"number": n} for n in range(ACTORS)], random, 3.0), Seen(root, RATIO, MIN_SIZE)
+    crew, seen = Crew("soak.limiter", [job | {"number": n} for n in range(ACTORS)], random, 3.0), Seen(root, RATIO, MIN_SIZE)
     delivered, worst, openings, begun = 0, 0.0, 0, time.monotonic()
     try:
         for part in range(1, REOPENINGS + 1):
@@ -180,7 +168,7 @@ def _batches(root: Path, limit: db.SampleToInsertRatio, crew: Crew, seen: Seen, 
         others.join()
 
 
-def schedule(directory: Path, nurse: Nurse, seed: int) -> tuple[str | None, int]:
+def schedule(directory: Path, seed: int) -> tuple[str | None, int]:
     """Try one schedule; return what was wrong, and how many were killed."""
     random, root = np.random.default_rng(seed), directory / f"schedule-{seed}" / "all"
     root.parent.mkdir()
@@ -196,7 +184,7 @@ def schedule(directory: Path, nurse: Nurse, seed: int) -> tuple[str | None, int]
     job = {"root": str(root), "asked": asked}
     jobs = [job | {"role": "actor", "number": n, "size": largest} for n in range(actors)]
     jobs += [job | {"role": "learner", "size": batch}] * learners
-    crew, seen = Crew(nurse, jobs, random, 0.1), Seen(root, ratio, min_size)
+    crew, seen = Crew("soak.limiter", jobs, random, 0.1), Seen(root, ratio, min_size)
     steps = min(int(random.integers(200, 1000)), 300 * largest, round(400 * batch / ratio))  # so many calls at most
     until, moved, last = steps + min_size, time.monotonic(), (-1, -1)
     allowed, wrong, chance = bound + ratio * actors * largest + learners * batch, None, float(random.choice([0.01, 0.05]))
@@ -223,15 +211,11 @@ def schedule(directory: Path, nurse: Nurse, seed: int) -> tuple[str | None, int]
 def main(scale: float = 1.0, *, seed: int = 0) -> Iterator[Row]:
     """Have 1,000,000 steps be added, and run 1,000 schedules, times `scale`."""
     with scratch() as name:
-        nurse = Nurse("soak.limiter", name)
-        try:
-            yield hold(name, nurse, round(1_000_000 * scale), seed)
-            count, begun = max(1, round(1000 * scale)), time.monotonic()
-            seeds = range(seed * 1_000_000, seed * 1_000_000 + count)
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                found = list(pool.map(lambda each: schedule(name, nurse, each), seeds))
-            notes, kills = [wrong for wrong, _ in found if wrong is not None], sum(killed for _, killed in found)
-            told = f"{kills:,} kills in {time.monotonic() - begun:.0f} s"
-            yield Row("schedules of actors and learners: no deadlock", count, len(notes), [told, *notes[:SHOWN]])
-        finally:
-            nurse.close()
+        yield hold(name, round(1_000_000 * scale), seed)
+        count, begun = max(1, round(1000 * scale)), time.monotonic()
+        seeds = range(seed * 1_000_000, seed * 1_000_000 + count)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = list(pool.map(lambda each: schedule(name, each), seeds))
+        notes, kills = [wrong for wrong, _ in found if wrong is not None], sum(killed for _, killed in found)
+        told = f"{kills:,} kills in {time.monotonic() - begun:.0f} s"
+        yield Row("schedules of actors and learners: no deadlock", count, len(notes), [told, *notes[:SHOWN]])

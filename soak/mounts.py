@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 import diskbuffer as db
 from soak.table import Row
 from tests.support.experience import Experience, Feeder
+from tests.support.writers import Writers
 
 _CLONE_NEWNS = 0x20000
 _NOBODY = 65534
@@ -63,31 +63,6 @@ def in_fork(work: Callable[[], None]) -> str:
         found = told.read().decode()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return found or ("" if code == 0 else f"exit code {code}")
-
-
-@contextlib.contextmanager
-def writer(path: Path, world: Experience) -> Iterator[None]:
-    """Have another process write to a store, evict and seal, until this ends; it is killed then."""
-    ready, told = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException), world.open(path, 200, segment_rows=16) as buffer:
-            feed = Feeder(world, buffer)
-            feed.add(200)
-            buffer.flush()
-            os.write(told, b"x")
-            while True:
-                feed.add(7)
-        os._exit(1)
-    os.close(told)
-    try:
-        if os.read(ready, 1) != b"x":
-            raise RuntimeError("the writer has failed")
-        yield
-    finally:
-        os.close(ready)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def confined(how: str, path: Path) -> Path:
@@ -153,13 +128,15 @@ def campaign(rounds: int, seed: int) -> Row:
         return row
     _ = db.ReplayBuffer, db.check, np.testing  # imported now: another user may not be able to read where Python is
     world = Experience(1, 20 + seed % 7)
-    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+    with tempfile.TemporaryDirectory(prefix="soak-") as name, contextlib.closing(Writers()) as writers:
         os.chmod(name, 0o755)  # another user is to read it
         path = Path(name) / "store"
         for how in HOW:
             found = {}
-            with writer(path, world):
-                found["beside its writer"] = in_fork(lambda how=how: read(how, path, world, rounds))  # type: ignore[misc]
+            writers.start(path, world, "everything", capacity=200, seed=seed, segment_rows=16)  # evicts and seals, too
+            writers.wait_for(200)
+            found["beside its writer"] = in_fork(lambda how=how: read(how, path, world, rounds))  # type: ignore[misc]
+            writers.kill()
             found["after a kill"] = in_fork(lambda how=how: read(how, path, world, 2))  # type: ignore[misc]
             with world.open(path, 200) as buffer:
                 world.check(buffer)

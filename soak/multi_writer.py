@@ -8,10 +8,11 @@ the end, if it was not evicted. How long calls took, and how long what was ackno
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +20,8 @@ import diskbuffer as db
 from diskbuffer.index.fields import HEAD
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import STREAMS, read_description
-from soak.crew import Crew, Nurse, errors_beside
+from soak.crew import Crew, errors_beside
+from soak.readers import Counts, Reading
 from soak.table import SHOWN, Row
 from soak.workers import Job, scratch
 from tests.support.experience import Array, Experience, Feeder
@@ -54,30 +56,23 @@ def act(root: Path, number: int, seed: int) -> None:
                 time.sleep(rng.uniform(0, 0.02))
 
 
-def prepare(directory: Path) -> None:
-    """Compile what actors need."""
-    with db.ReplayBuffer(directory / "warm", columns=Experience().columns) as buffer:
-        Feeder(Experience(), buffer).add(50)
-        Feeder(Experience(), buffer).extend(0, 50)
-
-
 def be(job: Job) -> None:
     """Be an actor."""
     act(Path(job["root"]), job["number"], job["seed"])
 
 
-class Learner:
+class Learner(Reading):
     """Reads what the actors write, compares it, and times its calls."""
 
-    def __init__(self, root: Path, seed: int) -> None:
-        self._root, self._rng, self._world = root, np.random.default_rng(seed), Experience(STREAMS)
-        self.buffer = db.ReplayBuffer(root, mode="r", seed=seed, threads=1)
-        self._slices = db.Slices(7, seed=seed)
-        self._missing: dict[tuple[int, int], float] = {}
-        self.batches = self.rows = self.wrong = self.most = 0
-        self.longest, self.latest, self.notes = 0.0, 0.0, list[str]()
+    CALLS: ClassVar[dict[str, float]] = {"sample": 0.7, "sequences": 0.27, "a_pass": 0.03}
 
-    def look(self, acknowledged: Sequence[Array]) -> None:
+    def __init__(self, root: Path, seed: int) -> None:
+        super().__init__(Experience(STREAMS), db.ReplayBuffer(root, mode="r", seed=seed, threads=1), seed, Counts())
+        self._root, self.most = root, 0
+        self._missing: dict[tuple[int, int], float] = {}
+        self.longest, self.latest = 0.0, 0.0
+
+    def follow(self, acknowledged: Sequence[Array]) -> None:
         """Refresh; note how long steps that were acknowledged before are not seen, as where a kill left something to recover."""
         before = [heads.copy() for heads in acknowledged]
         self._timed(self.buffer.refresh)
@@ -99,37 +94,23 @@ class Learner:
         return found
 
     def read(self) -> None:
-        """Make one call that is drawn, and compare what it returns."""
-        if not len(self.buffer):
-            return
-        what = self._rng.random()
-        try:
-            if what < 0.7:
-                self._take(self._timed(lambda: self.buffer.sample(64)))
-            elif what < 0.97:
-                batch = self._timed(lambda: self.buffer.sample(8, self._slices))
-                n, length = batch["reward"].shape
-                self._take({key: value.flatten(0, 1) for key, value in batch.items() if value.shape[:2] == (n, length)})
-            else:
-                steps = [self._take(batch) for batch in self.buffer.batches(256, threads=1)]
-                if len(np.unique(np.concatenate(steps))) < sum(map(len, steps)):
-                    raise AssertionError("a pass gave a step twice")
-        except db.errors.EmptyBufferError:  # no episode has seven steps yet
-            return
-        except Exception as error:  # noqa: BLE001  every exception is counted
-            self.wrong += 1
-            self.notes.append(repr(error))
+        """Make one call that is drawn, where there is something."""
+        if len(self.buffer):
+            super().read()
 
-    def _timed(self, call: Any) -> Any:
+    def sample(self) -> None:
+        """Draw single steps."""
+        self._timed(lambda: self._take("sample", self.buffer.sample(64)))
+
+    def sequences(self) -> None:
+        """Draw sequences, once an episode is as long."""
+        with contextlib.suppress(db.errors.EmptyBufferError):
+            self._timed(super().sequences)
+
+    def _timed(self, call: Callable[[], object]) -> None:
         begun = time.monotonic()
-        found = call()
+        call()
         self.longest = max(self.longest, time.monotonic() - begun)
-        return found
-
-    def _take(self, batch: dict[str, Any]) -> Array:
-        steps: Array = batch["steps"].numpy()
-        self.batches, self.rows, self.wrong = self.batches + 1, self.rows + len(steps), self.wrong + self._world.wrong(batch)
-        return steps
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
@@ -143,29 +124,29 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Row:
         acknowledged = [np.memmap(root.parent / f"actor-{n}", np.int64, "w+", shape=(envs_of(n),)) for n in range(ACTORS)]
         for heads in acknowledged:
             heads[:] = -1
-        nurse = Nurse("soak.multi_writer", root.parent)
-        actors = Crew(nurse, [{"root": str(root), "number": n} for n in range(ACTORS)], rng, 8.0)
+        actors = Crew("soak.multi_writer", [{"root": str(root), "number": n} for n in range(ACTORS)], rng, 8.0)
         try:
             learner, until, due = Learner(root, seed), time.monotonic() + 600 * scale, 0.0
             while time.monotonic() < until:
                 actors.go_on(0.02)
                 if time.monotonic() > due:
-                    learner.look(acknowledged)
+                    learner.follow(acknowledged)
                     due = time.monotonic() + 0.1
                 learner.read()
         finally:
             actors.end()
-            nurse.close()
         learner.buffer.refresh()
         lost = [f"actor {n}: row {head} of stream {stream} is lost" for n, stream, head in learner.unseen(acknowledged)]
         errors = errors_beside(root)
         added = sum(int(heads.sum()) + len(heads) for heads in acknowledged)
         learner.buffer.close()
+    of = learner.counts.of
+    wrong = of["wrong rows"] + of["errors"]
     notes = [
-        f"{actors.kills} kills, {added:,} rows acknowledged, {learner.rows:,} read, {learner.wrong} wrong, {len(lost)} lost; "
+        f"{actors.kills} kills, {added:,} rows acknowledged, {of['rows']:,} read, {wrong} wrong, {len(lost)} lost; "
         f"{learner.most:,} steps at most of a capacity of {CAPACITY:,}; longest wait {learner.longest:.2f} s, and "
         f"{learner.latest:.1f} s until what was acknowledged was seen",
-        *[*learner.notes, *lost, *errors][:SHOWN],
+        *[*learner.counts.notes, *lost, *errors][:SHOWN],
     ]
-    broken = learner.wrong + len(lost) + len(errors)
-    return Row("actors killed beside a learner: batches", learner.batches, broken, notes)
+    broken = wrong + len(lost) + len(errors)
+    return Row("actors killed beside a learner: batches", of["batches"], broken, notes)

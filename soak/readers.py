@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.writers import WRITTEN, written
 
 READERS, ENVS, CAPACITY, SEGMENT_ROWS = 4, 2, 600, 16
-CALLS = {"sample": 0.45, "sequences": 0.15, "at": 0.25, "loader": 0.05, "a_pass": 0.05, "look": 0.05}
 
 
 class Counts:
@@ -55,14 +54,18 @@ class Counts:
 class Reading:
     """Read a store in every way, by turns, and compare."""
 
+    CALLS: ClassVar[dict[str, float]] = {
+        **{"sample": 0.45, "sequences": 0.15, "at": 0.25, "loader": 0.05, "a_pass": 0.05, "look": 0.05}
+    }  # how often each is called
+
     def __init__(self, world: Experience, buffer: db.ReplayBuffer, seed: int, counts: Counts) -> None:
-        self._world, self.buffer, self._rng, self._counts = world, buffer, np.random.default_rng(seed), counts
+        self._world, self.buffer, self._rng, self.counts = world, buffer, np.random.default_rng(seed), counts
         self._slices, self._epochs = db.Slices(7, seed=seed), db.Uniform(seed, replace=False)
 
     def read(self) -> None:
         """Make one call that is drawn."""
-        name = str(self._rng.choice(list(CALLS), p=list(CALLS.values())))
-        with self._counts.errors_in(name):
+        name = str(self._rng.choice(list(self.CALLS), p=list(self.CALLS.values())))
+        with self.counts.errors_in(name):
             getattr(self, name)()
 
     def sample(self) -> None:
@@ -87,7 +90,7 @@ class Reading:
             oldest = np.array([there[there % streams == stream].min() for stream in range(streams)])
             if not len(gone) or (gone >= oldest[gone % streams]).any():
                 raise
-            self._counts.of["calls that named what was evicted by then, and that said so"] += 1
+            self.counts.of["calls that named what was evicted by then, and that said so"] += 1
             return
         np.testing.assert_array_equal(batch["steps"].reshape(len(steps), -1)[:, 0].numpy(), steps)
         self._take(f"at, {part}", batch)
@@ -103,7 +106,7 @@ class Reading:
 
     def keep_loading(self, until: float) -> None:
         """Take batches from one loader, whose threads prefetch what may be evicted before its turn."""
-        with self._counts.errors_in("the same loader"):
+        with self.counts.errors_in("the same loader"):
             for batch in self.buffer.loader(64, prefetch=8, threads=2):
                 self._take("the same loader", batch)
                 if time.monotonic() > until:
@@ -136,9 +139,9 @@ class Reading:
         if WRITTEN in batch:
             found = batch[WRITTEN].numpy()
             wrong += int(((found != 0) & (found != written(WRITTEN, batch["steps"].numpy()))).sum())
-        self._counts.of.update({"batches": 1, what: 1, "rows": len(batch["steps"])})
+        self.counts.of.update({"batches": 1, what: 1, "rows": len(batch["steps"])})
         if wrong:
-            self._counts.note("wrong rows", f"{what}: {wrong} wrong rows", wrong)
+            self.counts.note("wrong rows", f"{what}: {wrong} wrong rows", wrong)
 
 
 # Processes

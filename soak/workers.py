@@ -1,8 +1,9 @@
 """Processes that may crash, hang or eat memory while they do jobs, and tell of it: a campaign counts that as a result.
 
-A worker is a process that has everything compiled and forks a child for the jobs; where the child dies, it forks another.
-Jobs and answers are lines of JSON, one at a time. A campaign's module has ``warm()``, which compiles, and ``child(directory)``,
-which returns what does a job in the child; or just ``run(...)``, which returns what went wrong, or nothing, perhaps with counts.
+A worker is a process that has everything imported and forks a child for the jobs; where the child dies, it forks another.
+Jobs and answers are lines of JSON, one at a time. A campaign's module has ``child(directory)``, which returns what does a job in
+the child, and perhaps ``warm()``, which imports what that needs; or just ``run(...)``, which returns what went wrong, or nothing,
+perhaps with counts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import diskbuffer as db
 
 Job = dict[str, Any]
 Answer = dict[str, Any]
@@ -125,6 +128,7 @@ def serve(module: Any, directory: Path) -> None:
     def tell(answer: Answer) -> None:
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
+    _ = db.ReplayBuffer, db.check  # imported now, and not in each child
     getattr(module, "warm", lambda: None)()
     gc.collect()
     gc.freeze()  # children that look for garbage look at their own
