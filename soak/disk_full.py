@@ -29,11 +29,11 @@ import numpy as np
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak import mounts
-from soak.kills import Known, WrongError, compare, steps_before
+from soak.kills import Known, WrongError, compare
 from soak.table import Row, counted
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.experience import Array, Experience, Feeder, heads_of, steps_of
-from tests.support.writers import MAPPED, WRITTEN, written
+from tests.support.experience import Array, Experience, heads_of, steps_of
+from tests.support.writers import MAPPED, Writer, must_be, written
 
 METHODS = ("create", "pwrite", "sync", "rename", "make_directory")
 SCENARIOS: dict[str, tuple[int, int | None, int]] = {  # environments, capacity, rows of a segment
@@ -44,10 +44,9 @@ WAYS = tuple((code, until) for until in ("once", "room") for code in ("ENOSPC", 
 IMAGE_BYTES = 16 * 1024**2
 LEAST_ROOM = 150  # blocks of 4,096 bytes: less than what an empty store takes
 RIGHT = (OSError, db.DiskBufferError)
-SCRIPT: tuple[tuple[Any, ...], ...] = (  # every call, some of them twice; -1 is the last stream
-    *(("open",), ("add", 21), ("extend", -1, 45), ("write",), ("tag", "first"), ("flush",), ("add", 30), ("map",), ("seal",)),
-    *(("extend", 0, 20), ("close",), ("open",), ("add", 25), ("tag", "second"), ("write",), ("extend", -1, 30), ("flush",)),
-    ("finish",),
+SCRIPT = (  # every call, some of them twice
+    *("add", "extend", "write", "tag", "flush", "add", "map", "seal"),
+    *("extend", "close", "add", "tag", "write", "extend", "flush"),
 )
 
 
@@ -86,23 +85,19 @@ class Noise(Experience):
 # A run that makes every call, and makes it again where it failed
 
 
-def must_be(what: str, found: object, expected: object) -> None:
-    """Require that something is as expected."""
-    if found != expected:
-        raise WrongError(f"{what}: {found}, expected {expected}")
-
-
-class Run:
+class Run(Writer):
     """Make calls that write; where one fails, see that everything is there, make room, and make the call again."""
 
-    def __init__(self, path: Path, world: Noise, capacity: int | None, make_room: Callable[[], None], **options: Any) -> None:
-        self._path, self._world, self._capacity, self._make_room, self._options = path, world, capacity, make_room, options
-        self.failed: list[str] = []  # calls that raised, as they should
-        self.known = Known(world)
-        self.buffer: db.ReplayBuffer
-        self.feeder: Feeder
+    adds, extends = 30, 50
 
-    def try_(self, name: str, call: Callable[[], object]) -> None:
+    def __init__(
+        self, path: Path, world: Noise, seed: Any, capacity: int | None, make_room: Callable[[], None], **options: Any
+    ) -> None:
+        self.known, self.failed = Known(world), list[str]()  # calls that raised, as they should
+        super().__init__(path, world, self.known, seed, capacity, {"threads": 1, **options})
+        self._noise, self._make_room = world, make_room
+
+    def _try(self, name: str, call: Callable[[], object]) -> None:
         """Make a call; if it raises, look, make the call again while it is as it is, look, make room, and make it again."""
         for room in (False, False, True):
             if room:
@@ -117,8 +112,6 @@ class Run:
                     self._look_after(name)
             else:
                 break
-        if hasattr(self, "feeder"):
-            self.known.heads = np.maximum(self.known.heads, self.feeder.heads)
 
     def _look_after(self, name: str) -> None:
         """See what a call that failed has left: nothing, but of `extend`, which may have added the first of its steps."""
@@ -127,90 +120,37 @@ class Run:
             must_be(f"heads, where {name} failed", heads.tolist(), self.feeder.heads.tolist())
         self.feeder.heads = heads
         self.look()
-        self._world.change(heads)
+        self._noise.change(heads)
 
-    def open(self) -> None:
-        """Open the store, or create it."""
-
-        def call() -> None:
-            self.buffer = self._world.open(self._path, self._capacity, threads=1, **self._options)
-
-        self.try_("open", call)
-        self.feeder = Feeder(self._world, self.buffer)
+    def _open(self) -> None:
+        self._try("open", super()._open)
         self.look()
 
-    def add(self, times: int) -> None:
-        """Add steps, one call each."""
-        for _ in range(times):
-            self.try_("add", self.feeder.add)
+    def do(self, what: str) -> None:
+        """Make a call, and again where it fails; one of `close` that fails has let go of the store all the same."""
+        self._try(what, lambda: super(Run, self).do(what))
 
-    def extend(self, stream: int, steps: int) -> None:
-        """Extend a stream; what a call that fails leaves to do is done by the next."""
-        stream %= self._world.n_envs
-        target = steps_before(self._world, stream, self.feeder.heads[stream]) + steps
-
-        def call() -> None:
-            if left := target - steps_before(self._world, stream, self.feeder.heads[stream]):
-                self.feeder.extend(stream, left)
-
-        self.try_("extend", call)
-
-    def write(self) -> None:
-        """Write a column's values of all steps."""
-        steps = steps_of(self.buffer)
-
-        def call() -> None:
-            must_be("written", self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps)), len(steps))
-
-        self.try_("write", call)
-        self.known.written = self.feeder.heads.copy()
-
-    def map(self) -> None:
-        """Have a function of every step be a column."""
-
-        def of(batch: dict[str, Any]) -> Array:
-            return written(MAPPED, batch["steps"].numpy())
-
-        self.try_("map", lambda: self.buffer.columns.map(of, 32, MAPPED, resume=True, progress=False, threads=1))
-        batch = self.buffer.at(steps_of(self.buffer))
-        must_be("values that were mapped", batch[MAPPED].tolist(), of(batch).tolist())
-
-    def tag(self, tag: str) -> None:
-        """Tag all episodes that are over."""
-        over = self.buffer.episodes.ending != "running"
-        if over.any():
-            self.try_("tag", lambda: must_be("tagged", self.buffer.episodes[over].set_tag(tag), int(over.sum())))
-            must_be("tags", set(self.buffer.episodes[over].tag.tolist()), {tag})
-
-    def flush(self) -> None:
-        """Bring everything to the disk."""
-        self.try_("flush", lambda: self.buffer.flush())
-
-    def seal(self) -> None:
-        """Wait until all is sealed, or was tried to be."""
-        self.try_("seal", lambda: self.buffer.flush(recompress=True))
-
-    def close(self) -> None:
-        """Close it; one that fails has let go of the store all the same."""
-        self.try_("close", lambda: self.buffer.close())
+    def _map(self) -> None:
+        super()._map()
+        if len(steps := steps_of(self.buffer)):
+            must_be("values that were mapped", self.buffer.at(steps)[MAPPED].tolist(), written(MAPPED, steps).tolist())
 
     def look(self) -> None:
         """Compare everything that can be read, and see that what was acknowledged is there."""
-        compare(self.buffer, self._world, self.known, tags=False)
+        compare(self.buffer, self._world, self.known)
         if len(self.buffer):
             must_be("steps that were drawn and have other contents", self._world.wrong(self.buffer.sample(32)), 0)
 
     def finish(self) -> None:
         """Close the store, open it again, and find everything right and sealed."""
-        self.close()
+        self.do("close")
         self._make_room()
-        self.open()
-        self.add(5)
-        self.buffer.flush(recompress=True)
+        for what in ("close", "add", "seal"):
+            self.do(what)
         stats = self.buffer.stats()
         must_be("what cannot be sealed", (stats["seal_error"], stats["unsealed"]), (None, 0))
         self.look()
-        self.close()
+        self.buffer.close()
         left = [*self._path.parent.glob(f".{self._path.name}.*"), *self._path.rglob("*.tmp")]
         must_be("left behind", left, [])
         must_be("problems", [str(problem) for problem in db.check(self._path, progress=False).problems], [])
@@ -274,11 +214,13 @@ def inject(directory: Path, scenario: str, nth: int, code: str, until: str) -> A
     """Make a run in which an operation fails."""
     n_envs, capacity, rows = SCENARIOS[scenario]
     faults = Faults(nth, code, until)
-    run = Run(directory / "store", Noise(n_envs, 12), capacity, faults.make_room, segment_rows=rows)
+    run = Run(directory / "store", Noise(n_envs, 12), 0, capacity, faults.make_room, segment_rows=rows)
 
     def calls() -> None:
-        for name, *args in SCRIPT:
-            getattr(run, name)(*args)
+        run.begin()
+        for what in SCRIPT:
+            run.do(what)
+        run.finish()
 
     with faults.installed():
         answer = told(run, calls)
@@ -341,29 +283,15 @@ def fill(disk: SmallDisk, scenario: str, blocks: int, seed: int) -> Answer:
     """Write to a disk that has `blocks` blocks left until it is full and a call has raised; go on when there is room."""
     disk.empty_but_for(blocks)
     n_envs, _, rows = SCENARIOS[scenario]  # with a capacity, it would never be full
-    run = Run(disk.root / "store", Noise(n_envs, 12), None, disk.make_room, segment_rows=rows)
-    rng = np.random.default_rng([seed, blocks])
+    run = Run(disk.root / "store", Noise(n_envs, 12), [seed, blocks], None, disk.make_room, segment_rows=rows)
 
     def calls() -> None:
-        run.open()
+        run.begin()
         while not run.failed:
-            what = rng.random()
-            if what < 0.75 or not len(run.buffer):
-                run.add(5)
-            elif what < 0.9:
-                run.extend(0, int(rng.integers(1, 40)))
-            elif what < 0.95:
-                run.write()
-            else:
-                run.tag("tag")
-                run.map()
-                run.flush()
+            run.do_anything()
         run.look()
-        run.add(20)
-        run.write()
-        run.seal()
-        run.extend(0, 60)
-        run.flush()
+        for what in ("add", "write", "seal", "extend", "flush"):
+            run.do(what)
         run.finish()
 
     return told(run, calls)

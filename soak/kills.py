@@ -54,17 +54,16 @@ class WrongError(Exception):
 # What was acknowledged
 
 
-class Known:
+class Known(Account):
     """What writers of one store knew to be on record, the newest of each."""
 
     def __init__(self, world: Experience) -> None:
+        super().__init__(None, world.n_envs)
         self._world = world
-        self.heads, self.written, self.mapped, self.tagged = (np.full(world.n_envs, -1, np.int64) for _ in range(4))
 
     def take(self, account: Account) -> None:
         """Take what a writer knew when it was killed."""
-        for name in ("heads", "written", "mapped", "tagged"):
-            setattr(self, name, np.maximum(getattr(self, name), getattr(account, name)))
+        np.maximum(self.values, account.values, out=self.values)
 
     @property
     def steps(self) -> int:
@@ -128,8 +127,8 @@ def read_with_others(path: Path, rng: np.random.Generator) -> None:
             raise WrongError(f"tensorstore and zarr-python disagree on {name}")
 
 
-def compare(buffer: db.ReplayBuffer, world: Experience, known: Known, *, tags: bool = True) -> None:
-    """Compare what a buffer holds with what was acknowledged, perhaps with the tags that writers give."""
+def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
+    """Compare what a buffer holds with what was acknowledged."""
     heads, steps = heads_of(buffer), steps_of(buffer)
     known_steps, there = (np.array([steps_before(world, s, n) for s, n in enumerate(h.tolist())]) for h in (known.heads, heads))
     if lost := int(np.maximum(known_steps - there, 0).sum()):
@@ -151,10 +150,9 @@ def compare(buffer: db.ReplayBuffer, world: Experience, known: Known, *, tags: b
         raise WrongError(f"{wrong} steps have other contents than they were given", wrong)
     derived = [(name, written(name, steps), until) for name, until in ((WRITTEN, known.written), (MAPPED, known.mapped))]
     found = {name: batch[name].numpy() for name in (WRITTEN, MAPPED, "tag") if name in batch}
-    if tags:
-        found |= {"tag": np.array(["", *buffer.episodes.tag_names])[found["tag"]]} if "tag" in found else {}
-        expected = [tags_of(world, stream, place)[0] for stream, place in zip(streams.tolist(), at[:, None], strict=True)]
-        derived.append(("tag", np.array(expected), known.tagged))
+    found |= {"tag": np.array(["", *buffer.episodes.tag_names])[found["tag"]]} if "tag" in found else {}
+    expected = [tags_of(world, stream, place)[0] for stream, place in zip(streams.tolist(), at[:, None], strict=True)]
+    derived.append(("tag", np.array(expected), known.tagged))
     for name, values, until in derived:
         if name not in found:
             if (until > 0).any():

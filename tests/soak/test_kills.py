@@ -32,7 +32,7 @@ def test_what_is_not_as_acknowledged_is_seen(directory: Path) -> None:
         feeder = Feeder(world, buffer)
         feeder.add(50)
         known = kills.Known(world)
-        known.heads = feeder.heads.copy()
+        known.heads[:] = feeder.heads
         assert known.steps == 100
     kills.judge(directory / "store", world, known, rng, full=True)
     known.written[:] = 10

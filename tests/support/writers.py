@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.experience import Array, Experience, Feeder
+from tests.support.experience import Array, Experience, Feeder, steps_of
 
 _HERE = Path(__file__).resolve().parents[2]
 DOING = ("opening", "add", "extend", "seal", "flush", "write", "map", "tag", "close")
@@ -28,7 +28,7 @@ WRITTEN, MAPPED = "written", "mapped"  # columns that are written back
 
 
 class Account:
-    """What a writer knows to be on record, in memory that outlives it; -1 where it knows nothing yet.
+    """What a writer knows to be on record, in memory that outlives it if it is a file's; -1 where it knows nothing yet.
 
     Attributes
     ----------
@@ -42,9 +42,12 @@ class Account:
         What is being done, as its place in `DOING`, and how many calls have returned.
     """
 
-    def __init__(self, file: Path, n_envs: int, *, create: bool = False) -> None:
-        self.values: Array = np.memmap(file, np.int64, "w+" if create else "r+", shape=(4 * n_envs + 2,))
-        if create:
+    def __init__(self, file: Path | None, n_envs: int, *, create: bool = False) -> None:
+        size = 4 * n_envs + 2
+        self.values: Array = np.empty(size, np.int64)
+        if file is not None:
+            self.values = np.memmap(file, np.int64, "w+" if create else "r+", shape=(size,))
+        if create or file is None:
             self.values[:] = -1
         self.heads, self.written, self.mapped, self.tagged = self.values[:-2].reshape(4, n_envs)
         self.last = self.values[-2:]
@@ -53,6 +56,12 @@ class Account:
 def written(name: str, steps: Array) -> Array:
     """Return what writers write back to a column, which is never zero."""
     return np.asarray(steps, np.int64) * (3 if name == WRITTEN else 5) + 1
+
+
+def must_be(what: str, found: object, expected: object) -> None:
+    """Require that something is as expected."""
+    if found != expected:
+        raise AssertionError(f"{what}: {found}, expected {expected}")
 
 
 class Writers:
@@ -149,6 +158,7 @@ def serve() -> None:
             path = Path(directory) / f"store{n_envs}"
             account = Account(path.with_suffix(".acks"), n_envs, create=True)
             writer = Writer(path, Experience(n_envs), account, 0, 100, {"threads": 1, "segment_rows": 16})
+            writer.begin()
             for what in ("add", *DOING[1:]):
                 writer.do(what)
             writer.feeder.experience.check(writer.buffer)
@@ -171,6 +181,7 @@ def write(job: dict[str, Any]) -> None:
     seed = os.getpid() if job["seed"] is None else job["seed"]
     experience = Experience(job["n_envs"], job["episode"])
     writer = Writer(Path(job["path"]), experience, account, seed, job["capacity"], job["options"])
+    writer.begin()
     rounds = account.last[1:]
     while not job["steps"] or rounds[0] < job["steps"]:
         if job["how"] == "everything":
@@ -185,16 +196,27 @@ def write(job: dict[str, Any]) -> None:
 
 
 class Writer:
-    """Every call that writes, each noted on the account when it has returned."""
+    """Every call that writes, each noted on the account when it has returned.
+
+    Attributes
+    ----------
+    adds, extends : int
+        Steps that are added by one call of `do` at most.
+    """
+
+    adds, extends = 100, 200
 
     def __init__(
-        self, path: Path, experience: Experience, account: Account, seed: int, capacity: int | None, options: dict[str, Any]
+        self, path: Path, experience: Experience, account: Account, seed: Any, capacity: int | None, options: dict[str, Any]
     ) -> None:
         self._path, self._world, self._account, self._capacity, self._options = path, experience, account, capacity, options
         self._rng = np.random.default_rng(seed)
+
+    def begin(self) -> None:
+        """Open the store, or create it."""
         self._open()
-        account.heads[:] = self.feeder.heads
-        account.last[1] = 0
+        self._account.heads[:] = self.feeder.heads
+        self._account.last[1] = 0
 
     def _open(self) -> None:
         self.buffer = self._world.open(self._path, self._capacity, **self._options)
@@ -218,13 +240,13 @@ class Writer:
         self._account.last[1] += 1
 
     def extend(self) -> None:
-        """Add up to 200 steps of one stream."""
-        self.feeder.extend(int(self._rng.integers(self._world.n_envs)), int(self._rng.integers(1, 200)))
+        """Add some steps of one stream."""
+        self.feeder.extend(int(self._rng.integers(self._world.n_envs)), int(self._rng.integers(1, self.extends)))
         self._account.heads[:] = self.feeder.heads
         self._account.last[1] += 1
 
     def _add(self) -> None:
-        for _ in range(int(self._rng.integers(1, 100))):
+        for _ in range(int(self._rng.integers(1, self.adds))):
             self.add()
 
     _extend = extend
@@ -241,10 +263,9 @@ class Writer:
         for stream in range(n):
             begin = max(0, int(self._account.written[stream]))
             until = min(int(self.feeder.heads[stream]), begin + int(self._rng.integers(1, 2000)))
-            at = np.arange(begin, until)
-            at = at[~self._world.is_last(stream, at)]
-            if len(at):
-                self.buffer.columns.write(WRITTEN, at * n + stream, written(WRITTEN, at * n + stream))
+            steps = np.intersect1d(np.arange(begin, until) * n + stream, steps_of(self.buffer))
+            if len(steps):
+                must_be("written", self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps)), len(steps))
                 self._account.written[stream] = until
 
     def _map(self) -> None:
@@ -267,12 +288,12 @@ class Writer:
         at, n = over.start // self._world.n_envs, self._world.n_envs
         numbers = at // np.array([self._world.rows(s) for s in range(n)])[over.stream]
         for tag in range(TAGS):
-            if (numbers % TAGS == tag).any():
-                over[numbers % TAGS == tag].set_tag(f"tag {tag}")
+            if len(mine := over[numbers % TAGS == tag]):
+                must_be("tagged", mine.set_tag(f"tag {tag}"), len(mine))
         for stream in range(n):
-            mine = over.stream == stream
-            if mine.any():
-                self._account.tagged[stream] = int((at + over.length)[mine].max())
+            of = over.stream == stream
+            if of.any():
+                self._account.tagged[stream] = int((at + over.length)[of].max())
 
     def _close(self) -> None:
         self.buffer.close()
@@ -284,7 +305,7 @@ def tags_of(world: Experience, stream: int, positions: Array) -> list[str]:
     return [f"tag {number % TAGS}" for number in (np.asarray(positions) // world.rows(stream)).tolist()]
 
 
-__all__ = ["DOING", "MAPPED", "WRITTEN", "Account", "Writer", "Writers", "tags_of", "written"]
+__all__ = ["DOING", "MAPPED", "WRITTEN", "Account", "Writer", "Writers", "must_be", "tags_of", "written"]
 
 if __name__ == "__main__":
     serve()
