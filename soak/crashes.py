@@ -25,7 +25,7 @@ from soak.judging import BrokenError, Expected, broken_by, expect, judge
 from soak.table import SHOWN, Row
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support.simulated_disk import Disk, Event, Kind, Sync, Tree, build
-from tests.support.workloads import WORKLOADS, Recorded, Resumed, record
+from tests.support.workloads import WORKLOADS, Recorded, record
 
 STATES = 250  # of a recording
 AGAIN, AGAIN_STATES, AGAIN_CALLS = 2, 20, 15  # of how many a crash is recovered from, to crash again how often, in which calls
@@ -140,10 +140,9 @@ def _crashed_again(state: State, number: int, rngs: list[np.random.Generator]) -
 def gone_on(state: State, calls: int, seed: int) -> Recorded:
     """Go on with what a crash left."""
     known = state.expected
-    resumed = Resumed(known.world, known.must, known.flushed, known.may, known.sealed, known.seen, state.boot, state.disk)
     with scratch() as base:
         build(state.tree, base)
-        return record(dataclasses.replace(known.workload, calls=calls), seed, base, resumed)
+        return record(dataclasses.replace(known.workload, calls=calls), seed, base, known, state.boot, state.disk)
 
 
 def judged(state: State) -> BrokenError | None:

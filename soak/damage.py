@@ -18,7 +18,7 @@ import numpy as np
 
 import diskbuffer as db
 from soak.repairs import Expected, repair
-from soak.table import Row, settled, tally
+from soak.table import Row, tally
 from soak.usage import NOTES_OF_SLOTS, Bools, used_bytes
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support import specimens
@@ -258,8 +258,7 @@ def campaign(pool: Pool, what: str, count: int, seed: int, kinds: list[str]) -> 
     files = {kind: dict(sorted(made(pool.directory / "pristine", kind, seed).items())) for kind in kinds}
     rng = np.random.default_rng([seed, list(CAMPAIGNS).index(what)])
     jobs: Any = flips(count, rng, files) if what == "flips" else whole_files(rng, files)[:count]
-    cases = [(job, settled(answer)) for job, answer in pool.do_all(job | {"seed": seed} for job in jobs)]
-    row = tally(CAMPAIGNS[what], cases, FINE, BROKEN)
+    row, cases = tally(CAMPAIGNS[what], pool.do_all(job | {"seed": seed} for job in jobs), FINE, BROKEN)
     detected = [answer for _, answer in cases if answer["class"] == "detected"]
     row.notes.append(f"{sum(not answer['named'] for answer in detected):,} of those detected do not name the store's path")
     row.notes.append(f"{sum(answer['problems'] == [] for answer in detected):,} were detected, but not by check")

@@ -31,7 +31,7 @@ import diskbuffer as db
 from diskbuffer.schema.nested import put
 from soak import decoder, vouching
 from soak.damage import check
-from soak.table import Row, settled, tally
+from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support.specimens import KINDS, make, replace
 
@@ -611,9 +611,8 @@ def stores(pool: Pool, count: int, seed: int, what: str = "store") -> tuple[Row,
     """Open hostile stores, or those with huge chunks, or load hostile states (``what="state"``)."""
     for kind in BASES:
         made(pool.directory / "pristine", kind, seed)
-    cases = [(job, settled(answer)) for job, answer in pool.do_all(job_of(what, n, seed) for n in range(count))]
     title = {"store": "hostile stores opened and read", "state": "hostile states of samplers"}.get(what, what)
-    row = tally(title, cases, FINE, BROKEN)
+    row, cases = tally(title, pool.do_all(job_of(what, n, seed) for n in range(count)), FINE, BROKEN)
     row.notes.append(f"the slowest took {max((answer.get('seconds', 0.0) for _, answer in cases), default=0.0)} s")
     return row, cases
 

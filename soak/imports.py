@@ -37,7 +37,7 @@ from diskbuffer.schema.schema import Column
 from soak import fuzz, links
 from soak.data_sets import KINDS, Columns, Kind
 from soak.hostile_data_sets import CANARY, mutate
-from soak.table import Row, settled, tally
+from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
 
 WHOLE = 4  # one in so many is made a store; of the others the rows are read
@@ -200,8 +200,7 @@ def run_all(pool: Pool, count: int, seed: int) -> Row:
         if pristine.get("class") not in ("imported", "refused" if name == "sb3" else "imported"):
             raise RuntimeError(f"the data set {name!r} should be imported as it is, and was not: {pristine}")
     jobs = ({"kind": name, "number": number, "seed": seed} for number in range(-(-count // len(KINDS))) for name in KINDS)
-    cases = [(job, settled(answer)) for job, answer in pool.do_all(jobs)]
-    row = tally("hostile data sets imported", cases, FINE, BROKEN)
+    row, cases = tally("hostile data sets imported", pool.do_all(jobs), FINE, BROKEN)
     for name in KINDS:
         mine = collections.Counter(answer["class"] for job, answer in cases if job["kind"] == name)
         row.notes.append(f"{name}: {mine.total():,}: {', '.join(f'{n:,} {what}' for what, n in mine.most_common())}")

@@ -11,28 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from tests.support.workloads import POSITIONS, STORE, TAGS, VALUE, Promise, Recorded, Workload, World, boot
+from tests.support.workloads import POSITIONS, STORE, TAGS, VALUE, Left, Promise, Recorded, Workload, boot
 
 Array = npt.NDArray[Any]
 FRESH = 25  # steps of every environment that are added afterwards, as one episode; no other is that long
 
 
-@dataclass(frozen=True)
-class Expected:
+@dataclass(frozen=True, kw_only=True)
+class Expected(Left):
     """What a store must hold after a crash, and what it may.
 
     Attributes
     ----------
-    must : Promise or None
-        What was there at the last flush, or, after a kill, at the last call that returned. None where nothing was promised.
-    may : Promise
-        What the call under way might have made of it; steps before its `low` may be gone.
-    flushed : Promise or None
-        What was there at the last flush.
-    sealed : set of (stream, ordinal)
-        Segments that must be there.
-    seen : (streams,) int64
-        Positions before which steps have ids that readers may know, so that no other steps may get them.
     killed : bool
         Whether only the process ended.
     before : str
@@ -40,12 +30,6 @@ class Expected:
     """
 
     workload: Workload
-    world: World
-    must: Promise | None
-    may: Promise
-    flushed: Promise | None
-    sealed: frozenset[tuple[int, int]]
-    seen: Array
     killed: bool
     before: str
 
@@ -56,12 +40,12 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     n = sum(moment.events <= events for moment in moments) - 1
     if n < 0:
         none = Promise.none(workload.n_envs)
-        return Expected(workload, world, None, none, None, frozenset(), none.heads, killed, "create")
+        return Expected(world, None, none, None, frozenset(), none.heads, workload=workload, killed=killed, before="create")
     last = moments[n]
     under_way = last if last.events == events or n + 1 == len(moments) else moments[n + 1]
     must = last.kept if killed else last.flushed
-    before = last.call if under_way is last else f"{last.call}, then {under_way.call}"
-    return Expected(workload, world, must, under_way.now, last.flushed, frozenset(last.now.sealed), last.seen, killed, before)
+    sealed, told = frozenset(last.now.sealed), last.call if under_way is last else f"{last.call}, then {under_way.call}"
+    return Expected(world, must, under_way.now, last.flushed, sealed, last.seen, workload=workload, killed=killed, before=told)
 
 
 class BrokenError(Exception):

@@ -22,7 +22,7 @@ import diskbuffer as db
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
 from soak import fuzz
-from soak.table import Row, settled, tally
+from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support.specimens import KINDS, in_a_process, make
 
@@ -257,8 +257,7 @@ def made(pristine: Path, kind: str, seed: int) -> Path:
 def campaign(pool: Pool, count: int, seed: int) -> tuple[Row, list[tuple[Job, Answer]]]:
     """Run the campaign; return its row, and every case with what came of it."""
     every = list(jobs(pool.directory / "pristine", count, seed))  # whose stores are made by forks, before there are threads
-    cases = [(job, settled(answer)) for job, answer in pool.do_all(every)]
-    return tally("names in a store that stand for links, directories, pipes", cases, fuzz.FINE, BROKEN), cases
+    return tally("names in a store that stand for links, directories, pipes", pool.do_all(every), fuzz.FINE, BROKEN)
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:

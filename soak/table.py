@@ -24,15 +24,18 @@ class Row:
         return "\n  ".join([f"{self.what}: {self.done:,} done, {self.broken:,} broken", *self.notes])
 
 
-def settled(answer: Answer) -> Answer:
+def _settled(answer: Answer) -> Answer:
     """Return an answer that has a class, also where a worker died or hung."""
     if "died" in answer:
         return {"class": "crash", "error": answer["died"]}
     return {"class": "hang", "error": f"{answer['hung']} s"} if "hung" in answer else answer
 
 
-def tally(title: str, cases: list[tuple[Job, Answer]], fine: Mapping[str, str], broken: Mapping[str, str]) -> Row:
-    """Count the classes of cases, and tell of broken ones, one of each kind of error first."""
+def tally(
+    title: str, answers: Iterable[tuple[Job, Answer]], fine: Mapping[str, str], broken: Mapping[str, str]
+) -> tuple[Row, list[tuple[Job, Answer]]]:
+    """Count the classes of answers, and tell of broken ones, one of each kind of error first; return all of them, too."""
+    cases = [(job, _settled(answer)) for job, answer in answers]
     classes = collections.Counter(answer["class"] for _, answer in cases)
     row = Row(title, len(cases), sum(classes[name] for name in broken))
     row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**fine, **broken}.items() if classes[name]]
@@ -44,7 +47,7 @@ def tally(title: str, cases: list[tuple[Job, Answer]], fine: Mapping[str, str], 
         job, answer = found[0]
         done = f", {str(answer['done'])[:300]}" if "done" in answer else ""
         row.notes.append(f"{len(found)} times {name[:250]}; such as {job}{done}: {str(answer['error'])[:300]}")
-    return row
+    return row, cases
 
 
 def _kind_of(error: str) -> str:

@@ -257,29 +257,29 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """What is known of a store that a crash left, to go on with it.
+class Left:
+    """What a crash leaves, at least and at most.
 
     Attributes
     ----------
-    kept, flushed : Promise or None
-        What a kill, and a power loss, must leave.
+    must : Promise or None
+        What was there at the last flush, or, after a kill, at the last call that returned. None where nothing was promised.
+    may : Promise
+        What the call under way might have made of it; steps before its `low` may be gone.
+    flushed : Promise or None
+        What was there at the last flush.
+    sealed : set of (stream, ordinal)
+        Segments that must be there.
     seen : (streams,) int64
-        As of `Moment`.
-    boot : int
-        Number of the boot of the machine in which it goes on.
-    disk : Disk or None
-        After a kill, what of it is synced, and what is not. After a power loss all is that is there.
+        Positions before which steps have ids that readers may know, so that no other steps may get them.
     """
 
     world: World
-    kept: Promise | None
-    flushed: Promise | None
+    must: Promise | None
     may: Promise
+    flushed: Promise | None
     sealed: frozenset[tuple[int, int]]
     seen: Array
-    boot: int
-    disk: Disk | None = None
 
 
 class GivenUpError(Exception):
@@ -289,9 +289,7 @@ class GivenUpError(Exception):
 class Driver:
     """Make calls to a store, and keep account of what they promise."""
 
-    def __init__(
-        self, workload: Workload, seed: int, base: Path, trace: Trace, gate: Gate, resumed: Resumed | None = None
-    ) -> None:
+    def __init__(self, workload: Workload, seed: int, base: Path, trace: Trace, gate: Gate, left: Left | None = None) -> None:
         self._workload, self._path, self._trace, self._gate = workload, base / STORE, trace, gate
         self._rng = np.random.default_rng([seed, 5])
         self.world = workload.world(seed)
@@ -302,12 +300,12 @@ class Driver:
         self._version = 0
         self._faulty = False  # whether the disk may fail in the call that is made
         self._lost = False  # whether a sync failed, so that nobody knows what later ones are worth
-        if resumed is not None:
-            self.world, self._now, self._flushed = copy.deepcopy((resumed.world, resumed.may, resumed.flushed))
-            self._now.sealed = set(resumed.sealed)
+        if left is not None:
+            self.world, self._now, self._flushed = copy.deepcopy((left.world, left.may, left.flushed))
+            self._now.sealed = set(left.sealed)
             self._version = int(self._now.versions.max())
-            self._seen = resumed.seen
-            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), resumed.kept, self._flushed, self._seen))
+            self._seen = left.seen
+            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), left.must, self._flushed, self._seen))
             self._call("open", self._recover)
         else:
             self._call("create", self._open)
@@ -627,10 +625,15 @@ def boot(number: int) -> Iterator[None]:
         setattr(Files, "boot_id", real)  # noqa: B010
 
 
-def record(workload: Workload, seed: int, base: Path, resumed: Resumed | None = None) -> Recorded:
-    """Run a workload below an empty directory, or go on with what a crash left there; return its trace."""
-    number, disk = (1, None) if resumed is None else (resumed.boot, resumed.disk)
+def record(
+    workload: Workload, seed: int, base: Path, left: Left | None = None, number: int = 1, disk: Disk | None = None
+) -> Recorded:
+    """Run a workload below an empty directory, or go on with what a crash left there; return its trace.
+
+    `number` is that of the boot of the machine, and `disk`, after a kill, what of it is synced, and what is not. After a power
+    loss all is that is there.
+    """
     with boot(number), Trace(base, disk) as trace, Gate(workload.concurrent) as gate:
-        driver = Driver(workload, seed, base, trace, gate, resumed)
+        driver = Driver(workload, seed, base, trace, gate, left)
         driver.run()
     return Recorded(workload, driver.world, trace, driver.moments)
