@@ -27,6 +27,7 @@ import numpy as np
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import STREAMS, read_description
+from soak.judging import BrokenError
 from soak.table import Row, seeded
 from soak.workers import scratch
 from tests.support.simulated_disk import Kind, build
@@ -46,10 +47,6 @@ LEARNER = {
     **{"compare_learner": 4, "compare_reader": 1.5, "end_learner": 1, "hand_over": 0.7},
 }
 FAULTS = {**dict.fromkeys(("write", "prioritize", "tag", "map", "returns"), 0.2), "flush": 0.5}  # how often syncs fail in it
-
-
-class BrokenError(Exception):
-    """A promise was broken."""
 
 
 @dataclass

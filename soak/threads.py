@@ -7,6 +7,7 @@ reads it. `soak.schedules` varies where threads wait, by seeds that can be had a
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from diskbuffer.samplers.draws import NSteps
 from diskbuffer.schema.nested import flatten
 from soak import adapter_threads
 from soak.adapter_threads import AdapterWorld, observations
-from soak.table import Row
+from soak.table import Row, seeded
 
 Array = npt.NDArray[Any]
 ENVS = 2
@@ -35,10 +36,6 @@ MOST = 10**6  # numbers of rows are below it
 NAMES = ("flat", "packed", "stacks", *adapter_threads.KINDS)
 ROUND = 5.0  # seconds until a buffer is closed, and the next is made
 GONE = (EmptyBufferError, InputError)  # what was asked for, by then
-
-
-class WrongError(Exception):
-    """Something was read that is not what was written."""
 
 
 class Kind:
@@ -68,15 +65,15 @@ class Kind:
             other = (given.reshape(values.shape) != values).reshape(len(values), -1).any(axis=1) & kept
             if other.any():
                 shown = given.reshape(len(values), -1)[other][:3, :4]
-                raise WrongError(f"{path} of {number[other][:3].tolist()}: {shown.tolist()}")
+                raise AssertionError(f"{path} of {number[other][:3].tolist()}: {shown.tolist()}")
         for path, sign in (("up", 1), ("down", -1)):
             if path in found:
                 value = found[path].reshape(-1)[kept] * sign
                 if not ((value == 0) | ((value > 0) & ((value - number[kept]) % MOST == 0))).all():
-                    raise WrongError(f"{path} of {number[:3].tolist()}: {found[path].reshape(-1)[:3].tolist()}")
+                    raise AssertionError(f"{path} of {number[:3].tolist()}: {found[path].reshape(-1)[:3].tolist()}")
         for step, of in zip(steps[kept].tolist(), number[kept].tolist(), strict=True):
             if named.setdefault(step, of) != of:
-                raise WrongError(f"step {step} was number {named[step]}, and is {of}")
+                raise AssertionError(f"step {step} was number {named[step]}, and is {of}")
         return int(kept.sum())
 
 
@@ -188,7 +185,7 @@ class World:
             steps = rng.permutation(self.buffer.steps())[:100]
             batch = self.buffer.at(steps)
             if batch["steps"].tolist() != steps.tolist():
-                raise WrongError("at: other steps than were asked for")
+                raise AssertionError("at: other steps than were asked for")
             yield self.kind.check(batch, self.named)
 
     def _recent(self) -> Iterator[int]:
@@ -202,7 +199,7 @@ class World:
         while True:
             number = self.buffer.episode(-1)["action"].numpy()
             if (np.diff(number) <= 0).any():
-                raise WrongError(f"an episode: {number[:5].tolist()}")
+                raise AssertionError(f"an episode: {number[:5].tolist()}")
             yield len(number)
 
     def _loaded(self) -> Iterator[int]:
@@ -289,25 +286,21 @@ def switching(interval: float) -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def together(name: str, path: Path, seed: int, seconds: float) -> tuple[Counter[str], list[str]]:
-    """Run a round with a kind of observation, or a library's buffer; return what was done, and what was wrong."""
-    world = AdapterWorld(name, path, seed) if name in adapter_threads.KINDS else World(Kind(name), path, seed)
-    threads = Threads(world, random.Random(seed))
-    threads.run(seconds)
-    report = db.check(path, progress=False)
+def run(name: str, seed: int, seconds: float) -> tuple[str, dict[str, int]]:
+    """Run a round with a kind of observation, or a library's buffer; return what was wrong, or nothing, and what was done."""
+    with tempfile.TemporaryDirectory() as room:
+        path = Path(room) / "store"
+        world = AdapterWorld(name, path, seed) if name in adapter_threads.KINDS else World(Kind(name), path, seed)
+        threads = Threads(world, random.Random(seed))
+        threads.run(seconds)
+        report = db.check(path, progress=False)
     damaged = [] if report.ok else [f"{name}: the store is damaged: {report.problems[:2]}"]
-    return world.done, threads.wrong + damaged
+    return "; ".join(threads.wrong + damaged), dict(world.done)
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Run rounds of all kinds, by turns, for ten minutes, times `scale`."""
-    done, wrong, until, number = Counter[str](), list[str](), time.monotonic() + 600 * scale, 0
-    while time.monotonic() < until and len(wrong) < 20:
-        with tempfile.TemporaryDirectory() as room:
-            name = NAMES[number % len(NAMES)]
-            more, found = together(name, Path(room) / "store", seed * 10_000 + number, min(ROUND, 600 * scale))
-        done += more
-        wrong += found
-        number += 1
-    notes = [f"{number} rounds: " + ", ".join(f"{n:,} {what}" for what, n in sorted(done.items()))]
-    return Row("rows that threads read beside one that changes the buffer", done["rows"], len(wrong), [*notes, *wrong[:20]])
+    names, numbers = itertools.cycle(NAMES), itertools.count(seed * 10_000)
+    runs = ((name, number, min(ROUND, 600 * scale)) for name, number in zip(names, numbers, strict=False))
+    title = "rounds of threads that read beside one that changes the buffer"
+    return seeded(title, "soak.threads", runs, timeout=300, seconds=600 * scale)

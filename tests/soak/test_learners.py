@@ -9,6 +9,7 @@ import pytest
 from diskbuffer.store.following import Following
 from diskbuffer.writers.columns import Columns
 from soak import learners
+from soak.judging import BrokenError
 
 
 def test_what_a_learner_writes_survives(any_seed: int) -> None:
@@ -38,5 +39,5 @@ def test_a_name_that_is_given_twice_is_seen() -> None:
     model = learners.Model()
     model.episode_of = {1: 1, 2: 1}
     model.name(1024, 1)
-    with pytest.raises(learners.BrokenError, match="name 1024 was given to step 1, and to step 2"):
+    with pytest.raises(BrokenError, match="name 1024 was given to step 1, and to step 2"):
         model.name(1024, 2)
