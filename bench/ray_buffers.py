@@ -32,7 +32,7 @@ EACH = 8  # calls in a row
 DQN_STEPS = 40  # of the algorithm, in a turn
 EVERY = 250  # steps between two points of a curve
 PLACE: dict[str, Any] = {"shards": 1, "patience": 60.0}  # of our buffer
-DISK = "diskbuffer.adapters.ray.rllib.DiskPrioritizedEpisodeReplayBuffer"
+DISK = "diskbuffer.adapters.rllib.DiskPrioritizedEpisodeReplayBuffer"
 
 
 def start() -> None:

@@ -17,7 +17,7 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 
 import diskbuffer as db
-from diskbuffer.adapters.ray.rllib import DiskPrioritizedEpisodeReplayBuffer
+from diskbuffer.adapters.rllib import DiskPrioritizedEpisodeReplayBuffer
 
 
 def buffer(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def buffer(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.buffer == "own" or arguments.algorithm == "sac":
         return {"type": "PrioritizedEpisodeReplayBuffer", **common}
     return {
-        "type": "diskbuffer.adapters.ray.rllib.DiskPrioritizedEpisodeReplayBuffer",
+        "type": "diskbuffer.adapters.rllib.DiskPrioritizedEpisodeReplayBuffer",
         "path": str(arguments.store.absolute()),
         **common,
     }

@@ -19,7 +19,7 @@ pytest.importorskip("ray.rllib.env.single_agent_episode", reason="needs RLlib: s
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
-from diskbuffer.adapters.ray.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
+from diskbuffer.adapters.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's own
 SPACES = {"observation_space": spaces.Box(-1e6, 1e6, (3,), np.float32), "action_space": spaces.Discrete(1000)}
@@ -100,6 +100,10 @@ def test_samples_are_those_of_rllibs_own_buffer(
         assert (obs[:, 0] == obs[0, 0]).all()
         assert int(obs[0, 1]) == episode.t_started == int(episode.get_actions(0))
     assert ours.get_metrics().keys() == theirs.get_metrics().keys()
+    few = ours.sample(16, n_step=1, batch_length_T=5, min_batch_length_T=2, sample_episodes=True)
+    assert min(map(len, few)) > 2
+    with pytest.raises(db.errors.EmptyBufferError, match="longest"):
+        ours.sample(16, n_step=1, batch_length_T=100, min_batch_length_T=90, sample_episodes=True)
     ours.close()
 
 
@@ -112,6 +116,8 @@ def test_priorities_and_steps_are_there_when_it_is_made_again(tmp_path: Path) ->
         buffer.sample(4, sample_episodes=True)
     buffer.add(parts)
     found = buffer.sample(500, n_step=1, beta=1.0, sample_episodes=True)
+    with pytest.raises(db.InputError, match="sequences have no priorities"):
+        buffer.sample(8, n_step=1, batch_length_T=5, sample_episodes=True)
     buffer.update_priorities(np.array([1.0 if told(one)[2] == 7 else 0.0 for one in found]))
     assert {told(one)[2] for one in buffer.sample(50, n_step=1, beta=0.5, sample_episodes=True)} == {7}
     state = buffer.get_state()

@@ -1,7 +1,7 @@
 """RLlib's episode replay buffers, with their steps in a store on disk, for ``replay_buffer_config={"type": ..., "path": ...}``.
 
 RLlib makes them in the process of the algorithm. Where it tells kinds of buffers apart, it looks for "EpisodeReplayBuffer" in the
-name, so give the whole name as a string: ``"diskbuffer.adapters.ray.rllib.DiskEpisodeReplayBuffer"``.
+name, so give the whole name as a string: ``"diskbuffer.adapters.rllib.DiskEpisodeReplayBuffer"``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
+from torch.utils._pytree import tree_map
 
-from diskbuffer import Prioritized, Sampler, Uniform
-from diskbuffer.adapters.ray.episodes import Recording, step_of
-from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.plugin import Batch, integer, integer_or_none
+from diskbuffer import Column, Prioritized, ReplayBuffer, Sampler, Slices, Uniform
+from diskbuffer.errors import EmptyBufferError, InputError, SchemaError
+from diskbuffer.plugin import Batch, SharedStore, escape_key, integer, integer_or_none, one_of
 
 Int64 = npt.NDArray[np.int64]
 
@@ -69,9 +69,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             batch_length_T=integer("batch_length_T", batch_length_T),
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
-        self._recording = Recording(path, capacity, integer("streams", streams))
+        self._recording = _Recording(path, capacity, integer("streams", streams))
         self._random, self._seed = np.random.default_rng(seed), seed
         self._sampler: Sampler | None = None
+        self._slices: dict[tuple[int, int], Slices] = {}  # by length and lookback
         self._evicted = (0, 0)  # episodes and steps, as far as the metrics have them
 
     @property
@@ -91,20 +92,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         gone = self._recording.evicted()
         lost_episodes, lost_steps = (max(0, now - before) for now, before in zip(gone, self._evicted, strict=True))
         self._evicted = gone
-        self._update_add_metrics(
-            num_episodes_added=begun,
-            num_env_steps_added=steps,
-            num_episodes_evicted=lost_episodes,
-            num_env_steps_evicted=lost_steps,
-            agent_to_num_episodes_added={DEFAULT_AGENT_ID: begun},
-            agent_to_num_steps_added={DEFAULT_AGENT_ID: steps},
-            agent_to_num_episodes_evicted={DEFAULT_AGENT_ID: lost_episodes},
-            agent_to_num_steps_evicted={DEFAULT_AGENT_ID: lost_steps},
-            module_to_num_episodes_added={DEFAULT_MODULE_ID: begun},
-            module_to_num_steps_added={DEFAULT_MODULE_ID: steps},
-            module_to_num_episodes_evicted={DEFAULT_MODULE_ID: lost_episodes},
-            module_to_num_steps_evicted={DEFAULT_MODULE_ID: lost_steps},
-        )
+        numbers = {"num_episodes_added": begun, "num_steps_added": steps}
+        numbers |= {"num_episodes_evicted": lost_episodes, "num_steps_evicted": lost_steps}
+        self._update_add_metrics(**_of_agents(numbers))
 
     # Reading
 
@@ -163,21 +153,20 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         episodes: list[Any] = [None] * size
         for n in np.unique(each).tolist():
             which = np.flatnonzero(each == n)
-            batch = self._recording.n_steps(steps[which], n, gamma)
+            batch = self.buffer.at(steps[which], n_step=n, gamma=gamma, numpy=True)
             for place, episode in zip(which.tolist(), self._made(batch, weights[which], n), strict=True):
                 episodes[place] = episode
         return episodes
 
     def _made(self, batch: Batch, weights: npt.NDArray[np.float32], n_step: int) -> list[SingleAgentEpisode]:
         """Return an episode of one step for each row."""
-        spaces, numbers = self._recording.spaces, {name: _arrays(value) for name, value in batch.items()}
-        starts = self.buffer.episodes.elapsed(batch["steps"]).tolist()
-        ends = zip(numbers["terminated"].tolist(), numbers["truncated"].tolist(), strict=True)
+        spaces, starts = self._recording.spaces, self.buffer.episodes.elapsed(batch["steps"]).tolist()
+        ends = zip(batch["terminated"].tolist(), batch["truncated"].tolist(), strict=True)
         return [
             SingleAgentEpisode(
-                observations=[step_of(numbers["obs"], n), step_of(numbers["next_obs"], n)],
-                actions=[step_of(numbers["action"], n)],
-                rewards=[numbers["reward"][n]],
+                observations=[one_of(batch["obs"], n), one_of(batch["next_obs"], n)],
+                actions=[one_of(batch["action"], n)],
+                rewards=[batch["reward"][n]],
                 infos=[{}, {}],
                 terminated=terminated,
                 truncated=truncated,
@@ -191,33 +180,38 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def _sequences(self, size: int, length: int, lookback: int, least: int) -> list[SingleAgentEpisode]:
         """Return parts of episodes, each of so many steps or up to the episode's end, until they have enough together."""
+        self.buffer.draw(1, Slices(least + 1))  # an EmptyBufferError where no episode is that long
+        sampler = self._slices.get((length, lookback))
+        if sampler is None:
+            sampler = Slices(length, int(self._random.integers(2**63)), strict=False, burn_in=lookback)
+            self._slices[length, lookback] = sampler
         sequences: list[SingleAgentEpisode] = []
-        left = size
+        left, least = size, min(least, length - 1)
         while left > 0:
-            steps, _ = self._draw(1, None)
-            episodes = self.buffer.episodes
-            remaining, before = int(episodes.remaining(steps)[0]), min(lookback, int(episodes.elapsed(steps)[0]))
-            if remaining <= least:
-                continue
-            count = min(length, remaining)
-            sequences.append(self._part(steps - before * self.buffer.n_envs, before, count))
-            left -= count + 1
+            batch = tree_map(torch.Tensor.numpy, self.buffer.sample(-(-left // (length + 1)), sampler))
+            for n in range(len(batch["steps"])):
+                present = batch["mask"][n]
+                count = int(present[lookback:].sum())
+                if count > least and left > 0:
+                    sequences.append(self._part(one_of(batch, n), present, int(present[:lookback].sum())))
+                    left -= count + 1
         return sequences
 
-    def _part(self, first: Int64, before: int, count: int) -> SingleAgentEpisode:
-        batch = {name: _arrays(value) for name, value in self.buffer.at(first, before + count).items()}
-        n = before + count
-        rows = [step_of(step_of(batch["obs"], 0), t) for t in range(n)] + [step_of(step_of(batch["next_obs"], 0), n - 1)]
+    def _part(self, rows: Any, present: npt.NDArray[np.bool_], before: int) -> SingleAgentEpisode:
+        """Return the rows that are present, of which some are before the part, as an episode."""
+        rows = one_of(rows, present)
+        steps, n = rows["steps"], len(rows["steps"])
+        observations = [one_of(rows["obs"], t) for t in range(n)] + [one_of(rows["next_obs"], n - 1)]
         ones = {"n_step": np.ones(n, np.int64), "weights": np.ones(n)}
         return SingleAgentEpisode(
-            observations=rows,
-            actions=[step_of(step_of(batch["action"], 0), t) for t in range(n)],
-            rewards=batch["reward"][0].tolist(),
-            infos=[{} for _ in rows],
-            terminated=bool(batch["terminated"][0, -1]),
-            truncated=bool(batch["truncated"][0, -1]),
+            observations=observations,
+            actions=[one_of(rows["action"], t) for t in range(n)],
+            rewards=rows["reward"].tolist(),
+            infos=[{} for _ in observations],
+            terminated=bool(rows["terminated"][-1]),
+            truncated=bool(rows["truncated"][-1]),
             extra_model_outputs={name: InfiniteLookbackBuffer(values, lookback=before) for name, values in ones.items()},
-            t_started=int(self.buffer.episodes.elapsed(first)[0]) + before,
+            t_started=int(self.buffer.episodes.elapsed(steps[:1])[0]) + before,
             len_lookback_buffer=before,
             **self._recording.spaces,
         )
@@ -226,17 +220,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         """Tell RLlib's metrics of a batch. Which rows are of one episode is not looked up: each counts as one."""
         self.sampled_timesteps += size
         n_step = sum(episode.extra_model_outputs["n_step"][0] for episode in sampled) / max(len(sampled), 1)
-        numbers: dict[str, Any] = {"num_env_steps_sampled": size, "num_episodes_per_sample": len(sampled)}
-        numbers |= {"num_env_steps_per_sample": size, "sampled_n_step": n_step, "num_resamples": 0}
-        for whose, key in (("agent", DEFAULT_AGENT_ID), ("module", DEFAULT_MODULE_ID)):
-            numbers |= {
-                f"{whose}_to_num_steps_sampled": {key: size},
-                f"{whose}_to_num_episodes_per_sample": {key: len(sampled)},
-                f"{whose}_to_num_steps_per_sample": {key: size},
-                f"{whose}_to_sampled_n_step": {key: n_step},
-                f"{whose}_to_num_resamples": {key: 0},
-            }
-        self._update_sample_metrics(**numbers)
+        numbers = {"num_steps_sampled": size, "num_episodes_per_sample": len(sampled), "num_steps_per_sample": size}
+        self._update_sample_metrics(**_of_agents({**numbers, "sampled_n_step": n_step, "num_resamples": 0}))
 
     # Looking
 
@@ -305,13 +290,130 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
     def _new_sampler(self) -> Sampler:
         return Prioritized(alpha=self._alpha, seed=self._seed)
 
+    def _sequences(self, *_: Any) -> list[SingleAgentEpisode]:
+        raise InputError("sequences have no priorities, in RLlib as here; take DiskEpisodeReplayBuffer, or no batch_length_T")
+
     def update_priorities(self, priorities: npt.NDArray[Any], module_id: Any = None) -> None:
         """Set the priorities of the steps of the last batch."""
         assert isinstance(self._sampler, Prioritized)
         self._sampler.update(self._drawn, np.abs(priorities))
 
 
-def _arrays(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _arrays(part) for name, part in value.items()}
-    return value.numpy() if isinstance(value, torch.Tensor) else value
+class _Recording(SharedStore):
+    """Record parts of episodes as they come. The first one tells what the columns are.
+
+    Attributes
+    ----------
+    spaces : dict
+        ``observation_space`` and ``action_space`` of the episodes, once one was added.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int) -> None:
+        super().__init__(path, n_envs=streams, autoreset="disabled")
+        self._capacity, self._streams = capacity, streams
+        self.spaces: dict[str, Any] = {}
+        self._under_way: dict[str, int] = {}  # the stream of each episode, the one that was added to longest ago first
+        self._begun, self._steps_gone = 0, 0  # episodes there were or began, and steps evicted when the store was opened
+        self._evicted = (0, 0)  # episodes and steps since then, when it was asked last
+        self.open_to_read()
+
+    def accept(self, opened: ReplayBuffer) -> None:
+        """Note what is there; a SchemaError where it is of another size."""
+        if opened.capacity != self._capacity:
+            raise SchemaError(
+                f"{self.path} keeps {opened.capacity} steps, and {self._capacity} are asked for; give "
+                f"capacity={opened.capacity}, or another path"
+            )
+        self._begun, self._steps_gone, self._evicted = len(opened.episodes), _gone(opened), (0, 0)
+
+    def open_to_write(self, **how: Any) -> ReplayBuffer:
+        """Open it for writing, as a store of this capacity."""
+        return super().open_to_write(capacity=self._capacity, **how)
+
+    def add(self, episode: Any) -> bool:
+        """Record an episode, or the next part of one; return whether it is a new one."""
+        if not self.spaces or not self.writes:
+            self._open(episode)
+        is_new, ends = episode.id_ not in self._under_way, (episode.is_terminated, episode.is_truncated)
+        if not len(episode):
+            return False
+        stream = self._stream(episode.id_)
+        flags = [np.arange(len(episode)) == (len(episode) - 1 if end else -1) for end in ends]
+        self.opened.extend(
+            obs=_stacked(episode.get_observations()),
+            action=_stacked(episode.get_actions()),
+            reward=np.asarray(episode.get_rewards(), np.float32),
+            terminated=flags[0],
+            truncated=flags[1],
+            env=stream,
+            new_episode=is_new,
+        )
+        self._begun += is_new
+        if any(ends):
+            del self._under_way[episode.id_]
+        return is_new
+
+    def _stream(self, episode: str) -> int:
+        """Return the stream of an episode; of the one that is silent for longest, where there is none left."""
+        stream = self._under_way.pop(episode, None)
+        if stream is None:
+            free = set(range(self._streams)) - set(self._under_way.values())
+            stream = min(free) if free else self._under_way.pop(next(iter(self._under_way)))
+        self._under_way[episode] = stream
+        return stream
+
+    def _open(self, episode: Any) -> None:
+        self.spaces = {"observation_space": episode.observation_space, "action_space": episode.action_space}
+        columns: dict[str, Any] = {}
+        if None in self.spaces.values():
+            obs, action = _stacked(episode.get_observations()), _stacked(episode.get_actions())
+            columns = {"columns": {**_columns("obs", obs), **_columns("action", action)}}
+        self.open_to_write(**(columns or self.spaces))
+
+    def episodes(self) -> int:
+        """Return how many episodes there are steps of."""
+        return self._begun - self.evicted()[0]
+
+    def added(self) -> int:
+        """Return how many steps were ever added."""
+        buffer = self.open_to_read()
+        return 0 if buffer is None else int(buffer.counts()[1].sum())
+
+    def evicted(self) -> tuple[int, int]:
+        """Return how many episodes and steps were evicted since the store was opened."""
+        buffer = self.open_to_read()
+        steps = 0 if buffer is None else _gone(buffer) - self._steps_gone
+        if buffer is not None and steps != self._evicted[1]:  # if not, no episode went either, and counting them takes long
+            self._evicted = self._begun - len(buffer.episodes), steps
+        return self._evicted
+
+
+def _of_agents(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Return figures under RLlib's names, which tell them once more for each agent, and for each module."""
+    whole = {name.replace("num_steps", "num_env_steps"): number for name, number in numbers.items()}
+    agents = {f"agent_to_{name}": {DEFAULT_AGENT_ID: number} for name, number in numbers.items()}
+    return whole | agents | {f"module_to_{name}": {DEFAULT_MODULE_ID: number} for name, number in numbers.items()}
+
+
+def _gone(buffer: ReplayBuffer) -> int:
+    """Return how many steps were evicted."""
+    stored, ever = buffer.counts()
+    return int((ever - stored).sum())
+
+
+def _stacked(values: Any) -> Any:
+    """Return an array, or a dict of them, of a list of values or of what is one already."""
+    if isinstance(values, dict):
+        return {name: _stacked(part) for name, part in values.items()}
+    if isinstance(values, list | tuple) and values and isinstance(values[0], dict):
+        return {name: _stacked([value[name] for value in values]) for name in values[0]}
+    return np.asarray(values)
+
+
+def _columns(path: str, values: Any) -> dict[str, Column]:
+    if isinstance(values, dict):
+        columns: dict[str, Column] = {}
+        for name, part in values.items():
+            columns |= _columns(f"{path}/{escape_key(str(name))}", part)
+        return columns
+    return {path: Column(values.shape[1:], values.dtype.name)}
