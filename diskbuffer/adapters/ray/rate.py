@@ -1,0 +1,194 @@
+"""One ratio of samples to inserts for a cluster: an actor that counts, and what has writers and learners wait for it.
+
+Everybody tells whole counts: how many steps a store has ever had, how many steps a learner has ever sampled. A message that is
+late, repeated or lost makes nothing wrong for longer than until the next. When the actor dies, Ray starts another, which counts
+from what it is told first: the ratio holds before and after, and not across.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from diskbuffer import SampleToInsertRatio
+from diskbuffer.errors import ClosedError, InputError, LimiterTimeoutError, UnreachableError
+
+_MOST = 512  # steps that may be added, or sampled, before the actor is told
+_TOLD_EVERY = 0.2  # seconds after which it is told in any case
+_SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two questions of one who waits
+_PATIENCE = 60.0  # seconds in which the actor answers, also where Ray has to start it again
+
+
+@ray.remote
+class Rate:
+    """Count the steps that were added and sampled in a cluster, and tell who may go on, by the rule of `SampleToInsertRatio`."""
+
+    def __init__(self, settings: SampleToInsertRatio) -> None:
+        self._settings = settings
+        self._counts: dict[str, dict[str, tuple[int, int, float]]] = {"add": {}, "sample": {}}  # by whom: at first, now, when
+
+    def settings(self) -> SampleToInsertRatio:
+        """Return what is held."""
+        return self._settings
+
+    def tell(self, side: str, who: str, count: int, stored: int) -> tuple[int, dict[str, Any]]:
+        """Take a whole count in; return how much `who` may do before it tells again, and where things stand.
+
+        Parameters
+        ----------
+        side : {"add", "sample"}
+        who : str
+            A store, or a learner.
+        count : int
+            Steps that the store has ever had, or that the learner has ever sampled.
+        stored : int
+            Steps that the caller sees in the cluster.
+        """
+        counts, now = self._counts[side], time.monotonic()
+        counts[who] = counts.get(who, (count,))[0], count, now
+        state = self.state(stored)
+        if not state[f"may_{side}"]:
+            return 0, state
+        room = state["surplus"] + state["error_buffer"]
+        if side == "add":
+            room = (state["error_buffer"] - state["surplus"]) / state["asked"] + max(0, state["min_size"] - state["added"])
+        active = sum(now - at < 5 * _TOLD_EVERY for *_, at in counts.values())
+        return min(_MOST, max(1, int(room / (2 * active)))), state  # so that all together pass the bound by a call each at most
+
+    def state(self, stored: int = 0) -> dict[str, Any]:
+        """Return where things stand, under the names of `Limiter.state`."""
+        asked, added = self._settings, sum(now for _, now, _ in self._counts["add"].values())
+        new = added - sum(first for first, _, _ in self._counts["add"].values())
+        inserts = new - max(0, min(new, asked.min_size - (added - new)))  # the first min_size do not count
+        samples = sum(now - first for first, now, _ in self._counts["sample"].values())
+        surplus = asked.ratio * inserts - samples
+        return {
+            "asked": asked.ratio,
+            "ratio": samples / inserts if inserts else None,
+            "inserts": inserts,
+            "samples": samples,
+            "surplus": surplus,
+            "error_buffer": asked.bound,
+            "added": max(added, stored),
+            "min_size": asked.min_size,
+            "may_add": surplus <= asked.bound,
+            "may_sample": surplus >= -asked.bound and max(added, stored) >= asked.min_size,
+        }
+
+
+def start_rate(path: str, settings: SampleToInsertRatio, **options: Any) -> Any:
+    """Start what counts for a directory, or find it; an InputError where it holds another ratio."""
+    rate = Rate.options(name=f"{path}:rate", num_cpus=0, **options).remote(settings)  # type: ignore[attr-defined]
+    held = _get(rate.settings.remote())
+    if held != settings:
+        raise InputError(f"{path} is used with {held} already, and {settings} was asked for; destroy() ends that")
+    return rate
+
+
+def _get(ref: Any) -> Any:
+    try:
+        return ray.get(ref, timeout=_PATIENCE)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        raise UnreachableError(f"what counts samples and inserts does not answer: {str(error).splitlines()[0]}") from None
+
+
+class ClusterLimiter:
+    """Have one writer, or one learner, wait for the other side: `ReplayBuffer` calls it as its own limiter.
+
+    Parameters
+    ----------
+    rate : ray.actor.ActorHandle
+    settings : SampleToInsertRatio
+    side : {"add", "sample"}
+    who, where : str
+        Whom it counts, and what messages call the buffer.
+    count : int
+        Steps that a writer's store has ever had.
+    stored : callable
+        Returns how many steps there are in the cluster.
+    """
+
+    def __init__(
+        self,
+        rate: Any,
+        settings: SampleToInsertRatio,
+        side: str,
+        who: str,
+        where: str,
+        count: int = 0,
+        stored: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._rate, self._settings, self._side, self._who, self._where = rate, settings, side, who, where
+        self._count, self._stored, self._lock = count, stored, threading.Lock()
+        self._may, self._told, self._closed, self._waited = 0, -math.inf, False, 0.0
+        self._ask()
+
+    def _ask(self) -> dict[str, Any]:
+        may, state = _get(self._rate.tell.remote(self._side, self._who, self._count, self._stored()))
+        with self._lock:
+            self._may, self._told = may, time.monotonic()
+        return dict(state)
+
+    @property
+    def may_add(self) -> bool:
+        """Whether `add` would not wait now."""
+        return bool(self._ask()["may_add"])
+
+    @property
+    def may_sample(self) -> bool:
+        """Whether `sample` would not wait now."""
+        return bool(self._ask()["may_sample"])
+
+    def state(self) -> dict[str, Any]:
+        """Return where things stand in the cluster; ``waited``, seconds, is of this process."""
+        return self._ask() | {"waited": self._waited}
+
+    def wait_to_add(self) -> None:
+        """Block while the other side is behind; a LimiterTimeoutError where it does nothing for too long."""
+        if self._may > 0:
+            return
+        begin = since = time.monotonic()
+        pause, before, timeout = _SHORTEST, -1, self._settings.timeout
+        while not (state := self._ask())[f"may_{self._side}"]:
+            if self._closed:
+                raise ClosedError(f"{self._where} was closed; open it again")
+            done = state["samples" if self._side == "add" else "added"]
+            since = since if done == before else time.monotonic()
+            if timeout is not None and time.monotonic() - since >= timeout:
+                missing, by = ("sampled", "learner") if self._side == "add" else ("added", "actors")
+                raise LimiterTimeoutError(
+                    f"waited {timeout:.0f} s to {self._side} at {self._where}, where nothing was {missing}: {state['added']:,} "
+                    f"steps in all, {state['samples']:,} samples of {state['inserts']:,} inserts at ratio={state['asked']:g}, "
+                    f"min_size={state['min_size']}. Start the {by}, give a longer timeout=, or ask limiter.may_{self._side} first"
+                )
+            time.sleep(pause)
+            before, pause = done, min(1.5 * pause, _LONGEST)
+        self._waited += time.monotonic() - begin
+
+    wait_to_sample = wait_to_add
+
+    def note_added(self, count: int) -> None:
+        """Note how many steps the store has ever had, or the learner has sampled."""
+        with self._lock:
+            self._may -= count - self._count
+            self._count = count
+        if time.monotonic() - self._told > _TOLD_EVERY:
+            self._ask()
+
+    def note_sampled(self, more: int) -> None:
+        """Note that so many more were sampled."""
+        self.note_added(self._count + more)
+
+    def close(self) -> None:
+        """End waits, and tell the last count."""
+        self._closed = True
+        if not ray.is_initialized():
+            return
+        with contextlib.suppress(Exception):  # it was destroyed
+            self._rate.tell.remote(self._side, self._who, self._count, 0)

@@ -1,0 +1,128 @@
+"""How actors add steps whose node has no disk: to a store of their own on another node's.
+
+A step is in a file when `add` returns, and survives a kill of every process.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import ray
+
+from diskbuffer.adapters.ray.nodes import Node, Nodes
+from diskbuffer.adapters.ray.rate import ClusterLimiter
+from diskbuffer.errors import ClosedError, InputError, NotFoundError, UnreachableError
+from diskbuffer.plugin import as_array, integer
+
+
+class Inbox:
+    """A store on another node's disk, with the methods of a `ReplayBuffer` that add.
+
+    Attributes
+    ----------
+    limiter : ClusterLimiter or None
+    name : str
+        Which store of all nodes it is.
+    """
+
+    def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
+        self._nodes, self._options, self._timeout = nodes, dict(options), timeout
+        self.limiter: ClusterLimiter | None = None
+        self._client, self._calls, self._closed = uuid.uuid4().hex, 0, False
+        choice = [node for node in nodes if node.answers]
+        if not choice:
+            raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
+        self._node: Node | None = choice[int(self._client, 16) % len(choice)]
+        self._identity, self.name = self._node.identity, self._client
+        self._ever: list[int] = self._ask(self._open)
+
+    def _open(self, handle: Any) -> Any:
+        return handle.open_inbox.remote(self._client, ray.get_runtime_context().get_node_id(), self._options)
+
+    @property
+    def n_envs(self) -> int:
+        """Environments of this writer."""
+        return len(self._ever)
+
+    @property
+    def added(self) -> int:
+        """Steps that the store has ever had."""
+        return sum(self._ever)
+
+    def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, **others: Any) -> int:
+        """Add one step of every environment, as `ReplayBuffer.add`. A call takes a millisecond or two: `extend` adds blocks.
+
+        Raises
+        ------
+        UnreachableError
+            The node does not answer. The writer is closed then; whether this call's steps are stored is not known.
+        LimiterTimeoutError
+            Too little is sampled. Nothing was added.
+        InputError, StackError, DiskFullError
+            As by `ReplayBuffer.add`.
+        """
+        step = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
+        return self._add(None, {**step, "terminated": terminated, "truncated": truncated, **others})
+
+    def extend(self, obs: Any, action: Any, reward: Any, *, env: int | None = None, **others: Any) -> int:
+        """Add arrays of steps of one environment, as `ReplayBuffer.extend`; errors are those of `add`."""
+        if env is None and self.n_envs > 1:
+            raise InputError(f"give env=, which of {self.n_envs} environments these steps are of")
+        env = integer("env", env or 0, 0, self.n_envs - 1)
+        return self._add(env, {"obs": obs, "action": action, "reward": reward, **others})
+
+    def _add(self, env: int | None, values: Mapping[str, Any]) -> int:
+        if self._closed:
+            raise ClosedError("this writer was closed; make another one")
+        arrays = {name: value if name == "info" else _arrays(name, value) for name, value in values.items() if value is not None}
+        if self.limiter is not None:
+            self.limiter.wait_to_add()
+        before, call, self._calls = self._ever, self._calls, self._calls + 1
+        self._ever = self._ask(lambda node: node.add.remote(self._client, call, before, env, arrays))
+        if self.limiter is not None:
+            self.limiter.note_added(self.added)
+        return self.added - sum(before)
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        """Return what the node's store answers, wherever its disk is by now."""
+        until = time.monotonic() + self._timeout
+        while True:
+            if self._node is not None:
+                try:
+                    for _, answer in self._nodes.collect([(self._node, call(self._node.handle))]):
+                        return answer
+                except NotFoundError:  # its process is another one
+                    list(self._nodes.collect([(self._node, self._open(self._node.handle))]))
+                    continue
+            if time.monotonic() > until:
+                self._closed = True
+                raise UnreachableError(f"the node that has this writer's store did not answer for {self._timeout:g} s")
+            time.sleep(0.1)
+            self._nodes.look()
+            self._node = self._nodes.of(self._identity)
+
+    def flush(self) -> None:
+        """Sync to the disk."""
+        self._ask(lambda node: node.flush.remote())
+
+    def close(self) -> None:
+        """Let another writer continue the store. Twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._ask(lambda node: node.release.remote(self._client))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _arrays(name: str, value: Any) -> Any:
+    """Return arrays for what `add` takes."""
+    if isinstance(value, Mapping):
+        return {key: _arrays(f"{name}/{key}", part) for key, part in value.items()}
+    return as_array(name, value)

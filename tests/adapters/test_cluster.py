@@ -1,0 +1,216 @@
+"""A buffer over a Ray cluster: steps are there once, whatever is killed; batches are of all nodes, in proportion."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
+
+from diskbuffer.adapters.ray.cluster import ClusterBuffer  # noqa: E402
+from diskbuffer.adapters.ray.writing import Inbox  # noqa: E402
+
+COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+
+@pytest.fixture
+def made(cluster: None, tmp_path: Path) -> Iterator[Any]:
+    """What makes buffers of one directory, which are destroyed in the end."""
+    buffers: list[ClusterBuffer] = []
+
+    def make(**how: Any) -> ClusterBuffer:
+        buffers.append(ClusterBuffer(tmp_path / "all", columns=COLUMNS, patience=20.0, refresh_every=0.0, **how))
+        return buffers[-1]
+
+    yield make
+    for buffer in buffers:
+        buffer.destroy()
+
+
+def steps(who: int, first: int, count: int, end: bool = False) -> dict[str, Any]:
+    """Return a trajectory whose observations tell who added it, and its number."""
+    n = np.arange(first, first + count + 1)
+    obs = np.stack([np.full(count + 1, who), n], 1)
+    return {"obs": obs, "action": n[:-1], "reward": n[:-1], "terminated": (n[:-1] == first + count - 1) & end}
+
+
+def is_right(batch: dict[str, Any]) -> bool:
+    """Return whether what belongs to one step came together."""
+    n = batch["obs"][:, 1]
+    same = (batch["action"] == n).all() and (batch["reward"] == n).all() and (batch["next_obs"][:, 1] == n + 1).all()
+    return bool(same and (batch["obs"][:, 0] == batch["next_obs"][:, 0]).all())
+
+
+def stored(path: Path) -> Counter[tuple[int, int]]:
+    """Count each step in a node's directory, by who added it and its number."""
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        batch = buffer.at(buffer.steps(), numpy=True)
+        assert is_right(batch)
+        return Counter(map(tuple, batch["obs"].tolist()))
+
+
+def kill(buffer: ClusterBuffer) -> None:
+    """Kill the process of every node's store, which Ray starts again."""
+    for node in buffer._nodes:
+        ray.kill(node.handle, no_restart=False)
+
+
+def test_actors_write_to_their_nodes_disk_and_a_learner_reads_it_there(made: Any, tmp_path: Path) -> None:
+    buffer = made(seed=0)
+    with pytest.raises(db.errors.EmptyBufferError):
+        buffer.sample(4)
+
+    def act(buffer: ClusterBuffer, who: int, count: int) -> Path:
+        with buffer.writer() as writer:
+            assert isinstance(writer, db.ReplayBuffer)
+            writer.extend(**steps(who, 0, count))
+            return writer.path
+
+    remote = ray.remote(num_cpus=0)(act)
+    paths = ray.get([remote.remote(buffer, who, 100) for who in range(2)])
+    assert all(path.parent == tmp_path / "all" for path in paths)
+    assert ray.get(remote.remote(buffer, 2, 50)) in paths  # a short task continues a store that was left
+    batch = buffer.sample(256)
+    assert is_right(batch)
+    assert set(batch["obs"][:, 0].tolist()) == {0, 1, 2}
+    buffer.refresh()
+    assert len(buffer) == 250
+    assert batch["node"].unique().tolist() == [node["number"] for node in buffer.stats()["nodes"]]
+    loader = buffer.loader(32, db.Uniform(n_step=2))
+    assert all(len(next(loader)["steps"]) == 32 for _ in range(5))
+    loader.close()
+
+
+def test_priorities_are_a_nodes_and_survive_its_process_and_the_learners(made: Any) -> None:
+    buffer = made(seed=0)
+    with buffer.writer() as writer:
+        writer.extend(**steps(0, 0, 40))
+    sampler = db.Prioritized(alpha=1.0, beta=1.0, seed=0)
+    batch = buffer.sample(400, sampler)
+    favourite = batch["steps"] == batch["steps"][0]
+    buffer.update(sampler, batch, np.where(favourite, 1e6, 0.0))
+    buffer.flush()
+
+    def draws(sampler: db.Prioritized) -> set[int]:
+        return set(buffer.sample(64, sampler)["steps"].tolist())
+
+    assert draws(sampler) == {int(batch["steps"][0])}
+    kill(buffer)
+    assert draws(sampler) == {int(batch["steps"][0])}
+    assert draws(db.Prioritized(alpha=1.0)) == {int(batch["steps"][0])}  # of another learner
+    assert draws(sampler) == {int(batch["steps"][0])}  # and of this one again
+    assert len(draws(db.Prioritized(alpha=1.0, column="another"))) > 10
+    assert buffer.write("value", batch, batch["action"].numpy() * 2.0) == 400
+    again = buffer.sample(64)
+    assert (again["value"] == again["action"] * 2).all()
+    weights = buffer.sample(64, db.Prioritized(alpha=0.0, beta=1.0, column="even"))["weights"]
+    assert (weights == 1).all()
+    buffer.update(sampler, batch, np.full(400, -1.0))
+    with pytest.raises(db.InputError, match="priorities"):
+        buffer.flush()
+
+
+def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp_path: Path) -> None:
+    buffer = made()
+    first = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
+    for n in range(10):
+        assert first.add(*_step(1, n)) == 1
+    kill(buffer)
+    short = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)  # joins first after the restart
+    short.extend(**steps(2, 0, 4))
+    assert first.extend(**steps(1, 10, 20)) == 20
+    # The process died after it had stored the steps of a call, and before it answered.
+    before, calls = first._ever, first._calls
+    assert first.extend(**steps(1, 30, 10)) == 10
+    first._ever, first._calls = before, calls
+    assert first.extend(**steps(1, 30, 10)) == 10
+    first._ever = before
+    kill(buffer)
+    assert first.extend(**steps(1, 30, 20)) == 20  # of which ten are stored
+    with pytest.raises(db.InputError, match="truncated: expected shape"):
+        first.extend(**steps(1, 50, 5), truncated=np.zeros(3, bool))
+    assert first.extend(**steps(1, 50, 5)) == 5
+    short.close()
+    third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
+    third.extend(**steps(3, 4, 4))
+    third.close()
+    first.close()
+    assert stored(tmp_path / "all") == Counter(
+        [(1, n) for n in range(55)] + [(2, n) for n in range(4)] + [(3, n) for n in range(4, 8)]
+    )
+    assert sorted(path.name for path in (tmp_path / "all").glob("inbox-*")) == ["inbox-0", "inbox-1"]
+
+
+def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
+    limiter = db.SampleToInsertRatio(2, min_size=100, error_buffer=100, timeout=60)
+    buffer = made(limiter=limiter)
+    failed: list[BaseException] = []
+
+    def learn() -> None:
+        learner = ClusterBuffer._attached(*buffer.__reduce__()[1])
+        try:
+            while True:
+                learner.sample(16)
+        except db.errors.LimiterTimeoutError:
+            return
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            learner.close()
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    with buffer.writer() as writer:
+        for n in range(40):
+            writer.extend(**steps(0, 50 * n, 50))
+            if n == 20:
+                ray.kill(buffer._rate, no_restart=False)
+        assert writer.limiter is not None
+        assert writer.limiter.state()["added"] == 2000  # which tells, too
+        until = time.monotonic() + 60
+        while (state := buffer.limiter.state())["surplus"] > -100 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert -100 - 2 * 16 <= state["surplus"] <= -100
+        assert not state["may_sample"]
+        assert writer.limiter.may_add
+        with pytest.raises(db.InputError, match="is used with"):
+            made(limiter=db.SampleToInsertRatio(3))
+    ray.kill(buffer._rate)
+    thread.join(90)
+    assert not failed or isinstance(failed[0], db.errors.UnreachableError)
+
+
+def test_who_waits_too_long_is_told_what_is_missing(made: Any) -> None:
+    limiter = db.SampleToInsertRatio(4, min_size=50, error_buffer=32, timeout=0)
+    buffer = made(limiter=limiter)
+    with buffer.writer() as writer:
+        assert writer.limiter is not None
+        writer.extend(**steps(0, 0, 40))
+        writer.limiter.state()  # tells
+        with pytest.raises(db.errors.LimiterTimeoutError, match=r"nothing was added: 40 steps in all.*min_size=50"):
+            buffer.sample(8)
+        writer.extend(**steps(0, 40, 30))
+        writer.limiter.state()
+        buffer.sample(64)
+        buffer.limiter.state()
+        writer.extend(**steps(0, 70, 10))
+        later = (steps(0, n, 10) for n in range(80, 1_000, 10))
+        with pytest.raises(db.errors.LimiterTimeoutError, match="nothing was sampled"):
+            all(writer.extend(**each) for each in later)
+        buffer.refresh()
+        assert 80 <= len(buffer) < 200
+
+
+def _step(who: int, n: int) -> tuple[Any, ...]:
+    return np.array([who, n]), n, float(n), np.array([who, n + 1]), False, False
