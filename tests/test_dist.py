@@ -44,7 +44,7 @@ for module in pkgutil.iter_modules(diskbuffer.native.__path__):
     importlib.import_module(f"diskbuffer.native.{module.name}")
 reader = Reader("store")
 episodes = reader.episodes()
-print(len(episodes), int(episodes.length.sum()), float(reader.read("reward", episodes.id).sum()))
+print(len(episodes), int(episodes.length.sum()), float(reader.read("reward", episodes.episode).sum()))
 """
 BUILD = ("build", "setuptools", "Cython", "numpy")
 DEPENDENCIES = ("numpy", "zarr", "numcodecs", "google-crc32c")  # but for PyTorch, which reading does without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import signal
@@ -107,7 +108,8 @@ def test_collectors_of_torchrl_write_into_shards_of_ray(tmp_path: Path) -> None:
 
 def run(name: str, *options: object) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, options)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    environment = os.environ | {"RAY_worker_niceness": "0"}  # with Ray's 15, beside busy cores, a worker starts after minutes
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
