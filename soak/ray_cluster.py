@@ -1,0 +1,325 @@
+"""A Ray cluster on this machine whose processes and nodes are killed while actors add steps and a learner learns.
+
+Each of some nodes has a disk; the head has none. Writers on the nodes add to their own disk, those on the head to another node's,
+and one of these is silent nearly all the time. Short tasks come and go. Writers, the processes of nodes' stores, the one that
+counts, a second driver and whole nodes are killed. Then the cluster is started again with a node missing, and the others in
+another order. Every step that was acknowledged must be stored, none twice, and all be sampled in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from soak.table import SHOWN, Row
+from soak.workers import scratch
+
+COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
+NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 64
+RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
+DOWN = 3.0  # seconds that a node stays away
+_LEAST = 1.0  # minutes: a node that is killed takes some seconds to be missed, and to come back
+_QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+_DISK = "SOAK_DISK"  # where a node's disk is
+
+
+def made(**how: Any) -> Any:
+    """Return the buffer: of the cluster's driver, or of a second one."""
+    from diskbuffer.adapters.ray.cluster import ClusterBuffer
+
+    limiter = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=4 * BATCH, timeout=5.0)
+    return ClusterBuffer(
+        f"${_DISK}/store", 1_000_000, columns=COLUMNS, segment_rows=1024, disks="disk", patience=2.0, limiter=limiter, **how
+    )
+
+
+class Life:
+    """What one process adds from its start to its end; in a file, how many of these steps were acknowledged."""
+
+    def __init__(self, root: Path) -> None:
+        self.number = secrets.randbits(40)
+        self._acknowledged = np.memmap(root / f"{self.number}-{os.getpid()}", np.int64, "w+", shape=(1,))
+
+    def add(self, writer: Any, count: int) -> None:
+        """Add so many steps, one by one or at once."""
+        first = int(self._acknowledged[0])
+        n = np.arange(first, first + count + 1)
+        obs = np.stack([np.full(count + 1, self.number), n], 1)
+        ends = n[:-1] % EPISODE == EPISODE - 1
+        if count == 1:
+            writer.add(obs[0], first, float(first % 1000), obs[1], bool(ends[0]), False)
+        else:
+            arrays = {"obs": obs[:-1], "next_obs": obs[1:], "terminated": ends}
+            writer.extend(action=n[:-1], reward=(n[:-1] % 1000).astype(np.float32), **arrays)
+        self._acknowledged[0] = first + count
+
+
+def keep_adding(buffer: Any, root: Path, pause: float, seed: int) -> None:
+    """Add until the file "stop" is there: with a new writer where one was lost."""
+    rng = np.random.default_rng(seed)
+    while not (root / "stop").exists():
+        with contextlib.suppress(db.TryAgainError, db.LockedError), buffer.writer(timeout=30.0) as writer:
+            life = Life(root)
+            while not (root / "stop").exists():
+                with contextlib.suppress(db.errors.LimiterTimeoutError):
+                    life.add(writer, int(rng.integers(1, 9)))
+                time.sleep(pause * rng.random())
+        time.sleep(0.1)  # where nobody takes steps
+
+
+class Writer:
+    """An actor of Ray, which it starts again."""
+
+    def __init__(self, buffer: Any, root: Path, pause: float, seed: int) -> None:
+        self._thread = threading.Thread(target=keep_adding, args=(buffer, root, pause, seed))
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+
+def short(buffer: Any, root: Path) -> None:
+    """Be a task that adds four steps."""
+    with contextlib.suppress(db.TryAgainError), buffer.writer(timeout=30.0) as writer:
+        Life(root).add(writer, 4)
+
+
+@contextlib.contextmanager
+def cluster(root: Path, memory: int = 80 << 20) -> Iterator[Any]:
+    """Have a cluster that is only a head."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ[_DISK] = str(root / "head")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 1, "resources": {"head": 100}, "object_store_memory": memory, "include_dashboard": False}
+    running = Cluster(initialize_head=True, head_node_args={**head, "_system_config": _QUICK})
+    try:
+        ray.init(address=running.address, logging_level="error", log_to_driver=False)
+        yield running
+    finally:
+        ray.shutdown()
+        running.shutdown()
+
+
+def join(running: Any, root: Path, number: int) -> Any:
+    """Add the node that has a disk."""
+    (root / f"disk-{number}").mkdir(exist_ok=True)
+    how = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    env = {_DISK: str(root / f"disk-{number}")}
+    return running.add_node(resources={"disk": 1, f"disk-{number}": 100}, env_vars=env, **how)
+
+
+class Killer:
+    """Kills writers, nodes' stores, what counts, a second driver, and each node once."""
+
+    def __init__(self, running: Any, root: Path, rng: np.random.Generator, seconds: float) -> None:
+        self._running, self._root, self._rng = running, root, rng
+        self._nodes = [join(running, root, n) for n in range(NODES)]
+        self.buffer = made(seed=int(rng.integers(2**31)))
+        begin = time.monotonic()
+        self._due = sorted((begin + seconds * (n + 0.5 + 0.3 * rng.random()) / (NODES + 1), n) for n in range(NODES))
+        self._back: dict[int, float] = {}
+        self._driver: subprocess.Popen[bytes] | None = None
+        self.kills = Counter[str]()
+
+    def work(self, seconds: float) -> None:
+        """Kill something for every half a second, and nodes when they are due."""
+        now = time.monotonic()
+        if self._due and now > self._due[0][0]:
+            _, number = self._due.pop(0)
+            self._running.remove_node(self._nodes[number], allow_graceful=False)
+            self._back[number] = now + DOWN
+            self.kills["nodes"] += 1
+        for number in [n for n, at in self._back.items() if now > at]:
+            self._nodes[number] = join(self._running, self._root, number)
+            del self._back[number]
+        if self._rng.random() < seconds:
+            self._kill_one()
+
+    def _kill_one(self) -> None:
+        import ray
+
+        what = str(self._rng.choice(["writers", "stores", "counters", "drivers"], p=[0.6, 0.25, 0.05, 0.1]))
+        if what == "writers":
+            pids = sorted({int(path.name.split("-")[1]) for path in self._root.glob("acknowledged/*-*")})
+            alive = [pid for pid in pids if _is_ours(pid)]
+            if not alive:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(self._rng.choice(alive)), signal.SIGKILL)
+        elif what == "stores":
+            nodes = list(self.buffer._nodes)
+            if not nodes:
+                return
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(nodes[int(self._rng.integers(len(nodes)))].handle, no_restart=False)
+        elif what == "counters":
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(self.buffer._rate, no_restart=False)
+        else:
+            if self._driver is None:
+                command = [sys.executable, "-m", "soak.ray_cluster", self._running.address, str(self._root)]
+                self._driver = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+                return
+            self.end_driver()
+        self.kills[what] += 1
+
+    def end_driver(self) -> None:
+        """Kill the second driver."""
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver.wait()
+            self._driver = None
+
+    def bring_back(self) -> None:
+        """Have all nodes there."""
+        self.end_driver()
+        for number in self._back:
+            join(self._running, self._root, number)
+        self._back.clear()
+
+
+def _is_ours(pid: int) -> bool:
+    """Return whether a process is a worker of Ray, and no other one that has got its number."""
+    try:
+        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+class Learner:
+    """Sample, half of the time by priority, and check the rows."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer, self._sampler = buffer, db.Prioritized(seed=0)
+        self.batches, self.wrong, self.longest = 0, 0, 0.0
+
+    def learn(self) -> None:
+        """Learn from a batch; where there is nothing yet, or nobody answers, wait."""
+        begin, by_priority = time.monotonic(), self.batches % 2 == 1
+        try:
+            batch = self._buffer.sample(BATCH, self._sampler if by_priority else None)
+            if by_priority:
+                self._buffer.update(self._sampler, batch, batch["reward"].abs())
+        except (db.TryAgainError, db.LockedError):
+            time.sleep(0.05)
+            return
+        finally:
+            if self.batches:
+                self.longest = max(self.longest, time.monotonic() - begin)
+        n = batch["obs"][:, 1]
+        right = (batch["action"] == n) & (batch["reward"] == n % 1000) & (batch["next_obs"][:, 1] == n + 1)
+        self.wrong += not bool((right & (batch["obs"][:, 0] == batch["next_obs"][:, 0])).all())
+        self.batches += 1
+
+
+def campaign(minutes: float, seed: int, root: Path) -> Row:
+    """Kill, start the cluster again with a node missing, and compare."""
+    import ray
+
+    rng, seconds, notes = np.random.default_rng(seed), 60 * minutes, []
+    acknowledged = root / "acknowledged"
+    acknowledged.mkdir()
+    with cluster(root) as running:
+        killer = Killer(running, root, rng, seconds)
+        buffer, learner = killer.buffer, Learner(killer.buffer)
+        writer, task = ray.remote(num_cpus=0, max_restarts=-1)(Writer), ray.remote(num_cpus=0, max_retries=0)(short)
+        places = [*({f"disk-{n}": 1} for n in range(NODES) for _ in range(WRITERS)), *[{"head": 1}] * WRITERS]
+        writers = [writer.options(resources=at).remote(buffer, acknowledged, 0.02, n) for n, at in enumerate(places)]
+        writers.append(writer.options(resources={"head": 1}).remote(buffer, acknowledged, seconds, seed))  # silent mostly
+        begin = last = time.monotonic()
+        while time.monotonic() < begin + seconds:
+            learner.learn()
+            now = time.monotonic()
+            killer.work(now - last)
+            if rng.random() < now - last:
+                task.options(resources=places[int(rng.integers(len(places)))]).remote(buffer, acknowledged)
+            last = now
+        killer.bring_back()
+        (acknowledged / "stop").touch()
+        _, late = ray.wait([one.join.remote() for one in writers], num_returns=len(writers), timeout=120)
+        notes += [f"{len(late)} writers did not end"] * bool(late)
+        state = buffer.limiter.state()
+        buffer.destroy()
+    lives = {int(path.name.split("-")[0]): int(np.fromfile(path, np.int64)[0]) for path in acknowledged.glob("*-*")}
+    there = stored(root)
+    lost = [f"step {n} of life {life} is lost" for life, count in lives.items() for n in range(count) if (life, n) not in there]
+    twice = [f"step {n} of life {life} is there {count} times" for (life, n), count in there.items() if count > 1]
+    orphans = sampled_after_restart(root, there)
+    off = abs(state["surplus"]) > OFF * RATIO * state["inserts"] + state["error_buffer"] + 20 * BATCH
+    told = ", ".join(f"{count} {what}" for what, count in sorted(killer.kills.items()))
+    notes = [
+        f"killed: {told}; {len(lives)} lives of writers, {sum(lives.values()):,} steps acknowledged, {len(lost)} lost, "
+        f"{len(twice)} there twice; {learner.wrong} wrong batches; longest wait for a batch {learner.longest:.2f} s",
+        f"{state['samples']:,} samples of {state['inserts']:,} inserts, {state['surplus']:+.0f} at the end",
+        f"started again with a node missing, and the others in another order: {orphans or 'all steps were sampled'}",
+        *notes,
+        *[*lost, *twice][:SHOWN],
+    ]
+    broken = len(lost) + len(twice) + learner.wrong + off + bool(orphans) + len(late)
+    return Row("processes and nodes of a Ray cluster killed beside a learner: batches", learner.batches, broken, notes)
+
+
+def stored(root: Path) -> Counter[tuple[int, int]]:
+    """Count each step on all disks."""
+    found = Counter[tuple[int, int]]()
+    for path in root.glob("disk-*/store"):
+        with db.ReplayBuffer(path, mode="r") as buffer:
+            found.update(map(tuple, buffer.at(buffer.steps(), columns=["obs"])["obs"].tolist()))
+    return found
+
+
+def sampled_after_restart(root: Path, there: Counter[tuple[int, int]]) -> str:
+    """Start the nodes again, in another order and one of them late; return what is not seen then."""
+    with cluster(root) as running:
+        for number in range(NODES - 1, 0, -1):
+            join(running, root, number)
+        with made() as buffer:
+            before = len(buffer)
+            join(running, root, 0)
+            until = time.monotonic() + 60
+            while len(buffer) < len(there) and time.monotonic() < until:
+                time.sleep(0.5)
+            after, nodes = len(buffer), len(buffer.stats()["nodes"])
+            buffer.destroy()
+    if before < after == len(there) and nodes == NODES:
+        return ""
+    return f"{before:,} steps on {NODES - 1} nodes, {after:,} on {nodes}, {len(there):,} stored"
+
+
+def second_driver(address: str, root: Path) -> None:
+    """Construct the buffer again, elsewhere; add and sample until this process is killed."""
+    import ray
+
+    ray.init(address=address, logging_level="error", log_to_driver=False)
+    buffer = made()
+    threading.Thread(target=keep_adding, args=(buffer, root / "acknowledged", 0.02, 0), daemon=True).start()
+    learner = Learner(buffer)
+    while not (root / "acknowledged" / "stop").exists():
+        learner.learn()
+        assert not learner.wrong
+
+
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Kill for three minutes, times `scale`, but for a minute at least."""
+    with scratch() as directory:
+        return campaign(max(3 * scale, _LEAST), seed, directory)
+
+
+if __name__ == "__main__":
+    second_driver(sys.argv[1], Path(sys.argv[2]))
