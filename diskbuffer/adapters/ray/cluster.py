@@ -9,8 +9,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
+from diskbuffer.adapters.ray.ahead import repeated
+from diskbuffer.adapters.ray.delivering import Delivering
 from diskbuffer.adapters.ray.node_store import Sent, identity_of, local_directory, number_of
 from diskbuffer.adapters.ray.nodes import ACTOR, Node, Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter, start_rate
@@ -211,9 +212,10 @@ class ClusterBuffer:
             There is no complete step; no node that has steps answers; or too little is added. Nothing was sampled.
         """
         self._check_open()
+        size, delivering = integer("batch_size", batch_size), Delivering(device, transform)
         self._wait_to_sample()
-        batch: Batch = _delivered(self._sample(integer("batch_size", batch_size), sampler), device, transform)
-        self._note_sampled(batch_size, sampler)
+        batch: Batch = delivering(self._sample(size, sampler))
+        self._note_sampled(size, sampler)
         return batch
 
     def loader(
@@ -230,18 +232,15 @@ class ClusterBuffer:
         The limiter counts a batch when it is delivered.
         """
         self._check_open()
-        size, many = integer("batch_size", batch_size), integer("prefetch", prefetch)
-        threads, waiting = ThreadPoolExecutor(many, "diskbuffer-load"), deque[Future[Any]]()
-        draw: Callable[[], Any] = lambda: _delivered(self._sample(size, sampler), device, transform)  # noqa: E731
+        size, delivering = integer("batch_size", batch_size), Delivering(device, transform)
+        batches = repeated(lambda: delivering(self._sample(size, sampler)), integer("prefetch", prefetch))
         try:
             while True:
                 self._wait_to_sample()
-                while len(waiting) <= many:
-                    waiting.append(threads.submit(draw))
-                yield waiting.popleft().result()
+                yield next(batches)
                 self._note_sampled(size, sampler)
         finally:
-            threads.shutdown(wait=threading.current_thread() not in threads._threads, cancel_futures=True)
+            batches.close()
 
     def _wait_to_sample(self) -> None:
         if self.limiter is not None:
@@ -285,7 +284,7 @@ class ClusterBuffer:
         weights = [mass if by_priority else node.steps for node, (mass, _) in zip(answering, masses, strict=True)]
         weights += [len(local)] if local is not None else []
         if not sum(weights):
-            self._nodes.ask(sent if by_priority else None, wait=self._nodes.patience)
+            self._nodes.refresh(sent if by_priority else None)
             if others and all(node.answers for node in others) and not any(node.steps for node in others):
                 raise EmptyBufferError("the cluster holds no complete step yet; add some before sampling")
             time.sleep(0.01)
@@ -348,12 +347,13 @@ class ClusterBuffer:
                 self.dropped_updates += len(steps)
             else:
                 self._updates.append((node, node.handle.update.remote(sent, steps, mine)))
-        while len(self._updates) > _UPDATES:
-            self._settle(*self._updates.popleft())
+        self._settle(_UPDATES)
 
-    def _settle(self, node: Node, ref: Any) -> None:
-        if not list(self._nodes.collect([(node, ref)])):
-            self.dropped_updates += 1
+    def _settle(self, most: int = 0) -> None:
+        """Wait until no more than so many updates are on their way."""
+        while len(self._updates) > most:
+            if not list(self._nodes.collect([self._updates.popleft()])):
+                self.dropped_updates += 1
 
     def write(self, name: str, batch: Batch, values: Any) -> int:
         """Write a column's values of a batch's steps, as `Columns.write`; return of how many.
@@ -379,8 +379,7 @@ class ClusterBuffer:
     def flush(self) -> None:
         """Wait until priorities have arrived, and have nodes sync what learners wrote to their disks; writers sync steps."""
         self._check_open()
-        while self._updates:
-            self._settle(*self._updates.popleft())
+        self._settle()
         answering = [node for node in self._nodes if node.answers]
         list(self._nodes.collect([(node, node.handle.flush.remote()) for node in answering]))
 
@@ -392,7 +391,8 @@ class ClusterBuffer:
     def refresh(self) -> None:
         """See what was added by now, on all nodes that answer."""
         self._check_open()
-        self._nodes.ask(wait=self._nodes.patience)
+        self._nodes.look()
+        self._nodes.refresh()
         self._refreshed = 0.0
 
     def __len__(self) -> int:
@@ -423,8 +423,7 @@ class ClusterBuffer:
     def close(self) -> None:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
-            while self._updates:
-                self._settle(*self._updates.popleft())
+            self._settle()
             self._closed = True
             if self.limiter is not None:
                 self.limiter.close()
@@ -452,10 +451,3 @@ def _zeros_like(count: int, value: Any) -> Any:
 def _named(batch: Any, nodes: Any) -> Any:
     batch["node"] = nodes
     return batch
-
-
-def _delivered(batch: Batch, device: torch.device | str | None, transform: Transform | None) -> Any:
-    result = batch if transform is None else transform(batch)
-    if device is None:
-        return result
-    return tree_map(lambda value: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value, result)

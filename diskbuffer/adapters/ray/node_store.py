@@ -120,9 +120,6 @@ class NodeStore:
 
     def answer(self, sent: Sent | None = None) -> Answer:
         """Return what there is."""
-        return self._answer(sent)
-
-    def _answer(self, sent: Sent | None) -> Answer:
         try:
             buffer = self._read()
         except EmptyBufferError:
@@ -146,7 +143,7 @@ class NodeStore:
             batch: Any = tree_map(lambda tensor: tensor.numpy(), buffer.sample(size, sampler))
         except EmptyBufferError:
             batch = None
-        return batch, self._answer(sent)
+        return batch, self.answer(sent)
 
     def _sampler(self, buffer: ReplayBuffer, sent: Sent) -> Sampler:
         """Return this node's own sampler of those settings; the newest by priority has its column."""
@@ -192,7 +189,7 @@ class NodeStore:
         with self._lock:
             sampler = self._sampler(buffer, sent)
         assert isinstance(sampler, Prioritized)
-        return sampler.update(steps, priorities), self._answer(sent)
+        return sampler.update(steps, priorities), self.answer(sent)
 
     def write(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
         """Write a column's values of steps; return of how many, as those evicted since are left out."""
@@ -280,8 +277,8 @@ class NodeStore:
             self._last_calls.pop(client, None)
             if (buffer := self._inboxes.pop(client, None)) is not None:
                 buffer.close()
-            released = {name: ("", at, n) for name, (owner, at, n) in self._read_inboxes().items() if owner == client}
-            self._write_inboxes({**self._read_inboxes(), **released})
+            inboxes = self._read_inboxes().items()
+            self._write_inboxes({name: ("" if owner == client else owner, at, n) for name, (owner, at, n) in inboxes})
 
     # Keeping
 

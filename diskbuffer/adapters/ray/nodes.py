@@ -89,7 +89,7 @@ class Nodes:
             if not self._known:
                 raise UnreachableError(f"no node {f'has the resource {resource!r}' if resource else 'is alive'}, to store {path}")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Node]:
         """Iterate over nodes that have answered, each directory once."""
         with self._lock:
             distinct: dict[str, Node] = {}
@@ -125,9 +125,13 @@ class Nodes:
                     self.ask(sent, wait=self.patience)
             if now - self._asked > self._refresh_every:
                 self.ask(sent, wait=0)
-            new_to = [node for node in self if node.answers and sent is not None and sent.pickled not in node.masses]
-            for node, answer in self.collect([(node, node.handle.answer.remote(sent)) for node in new_to]):
-                node.note(answer, sent)
+            if sent is not None and any(node.answers and sent.pickled not in node.masses for node in self):
+                self.refresh(sent)
+
+    def refresh(self, sent: Sent | None = None) -> None:
+        """Wait for what nodes that answer have by now: `ask` may take in what they had when they were asked before."""
+        for node, answer in self.collect([(node, node.handle.answer.remote(sent)) for node in self if node.answers]):
+            node.note(answer, sent)
 
     def ask(self, sent: Sent | None = None, *, wait: float) -> None:
         """Ask all nodes what they have; take in what has come within so many seconds."""
