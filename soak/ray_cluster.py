@@ -38,7 +38,7 @@ _DISK = "SOAK_DISK"  # where a node's disk is
 
 def made(**how: Any) -> Any:
     """Return the buffer: of the cluster's driver, or of a second one."""
-    from diskbuffer.adapters.ray.cluster import ClusterBuffer
+    from diskbuffer.adapters.ray import ClusterBuffer
 
     limiter = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=4 * BATCH, timeout=5.0)
     return ClusterBuffer(

@@ -16,7 +16,7 @@ import diskbuffer as db
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
-from diskbuffer.adapters.ray.cluster import ClusterBuffer  # noqa: E402
+from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
 from diskbuffer.adapters.ray.writing import Inbox  # noqa: E402
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
