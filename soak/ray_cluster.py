@@ -31,6 +31,7 @@ COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
 NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 64
 RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
 DOWN = 3.0  # seconds that a node stays away
+KILL_EVERY = 3.0  # seconds: a process takes two or three to start
 _LEAST = 1.0  # minutes: a node that is killed takes some seconds to be missed, and to come back
 _QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 _DISK = "SOAK_DISK"  # where a node's disk is
@@ -138,7 +139,7 @@ class Killer:
         self.kills = Counter[str]()
 
     def work(self, seconds: float) -> None:
-        """Kill something for every half a second, and nodes when they are due."""
+        """Kill something, at random times, and nodes when they are due."""
         now = time.monotonic()
         if self._due and now > self._due[0][0]:
             _, number = self._due.pop(0)
@@ -148,7 +149,7 @@ class Killer:
         for number in [n for n, at in self._back.items() if now > at]:
             self._nodes[number] = join(self._running, self._root, number)
             del self._back[number]
-        if self._rng.random() < seconds:
+        if self._rng.random() < seconds / KILL_EVERY:
             self._kill_one()
 
     def _kill_one(self) -> None:

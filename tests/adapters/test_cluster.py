@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ import diskbuffer as db
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
-from diskbuffer.adapters.ray.writing import Inbox  # noqa: E402
+from diskbuffer.adapters.ray.inbox import Inbox  # noqa: E402
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -137,16 +138,24 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     first._ever = before
     kill(buffer)
     assert first.extend(**steps(1, 30, 20)) == 20  # of which ten are stored
+    # It waited for long, and sent the call again while the process was still at it.
+    node = next(iter(buffer._nodes))
+    for n in range(10):
+        call = first._client, 100 + n, [50 + 200 * n], 0, steps(1, 50 + 200 * n, 200)
+        assert ray.get([node.handle.add.remote(*call) for _ in range(4)]) == [[250 + 200 * n]] * 4
+    first._ever = [2050]
     with pytest.raises(db.InputError, match="truncated: expected shape"):
-        first.extend(**steps(1, 50, 5), truncated=np.zeros(3, bool))
-    assert first.extend(**steps(1, 50, 5)) == 5
+        first.extend(**steps(1, 2050, 5), truncated=np.zeros(3, bool))
+    assert first.extend(**steps(1, 2050, 5)) == 5
+    with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
+        buffer.sample(8, db.Slices(5000))
     short.close()
     third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
     third.extend(**steps(3, 4, 4))
     third.close()
     first.close()
     assert stored(tmp_path / "all") == Counter(
-        [(1, n) for n in range(55)] + [(2, n) for n in range(4)] + [(3, n) for n in range(4, 8)]
+        [(1, n) for n in range(2055)] + [(2, n) for n in range(4)] + [(3, n) for n in range(4, 8)]
     )
     assert sorted(path.name for path in (tmp_path / "all").glob("inbox-*")) == ["inbox-0", "inbox-1"]
 
@@ -157,7 +166,7 @@ def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
     failed: list[BaseException] = []
 
     def learn() -> None:
-        learner = ClusterBuffer._attached(*buffer.__reduce__()[1])
+        learner = pickle.loads(pickle.dumps(buffer))
         try:
             while True:
                 learner.sample(16)

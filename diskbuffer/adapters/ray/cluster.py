@@ -9,26 +9,24 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Generator, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
 import ray
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
-from diskbuffer.adapters.ray.ahead import repeated
-from diskbuffer.adapters.ray.delivering import Delivering
-from diskbuffer.adapters.ray.node_store import Sent, identity_of, local_directory, number_of
+from diskbuffer.adapters.ray.inbox import Inbox
+from diskbuffer.adapters.ray.node_store import Directory, Sent
 from diskbuffer.adapters.ray.nodes import ACTOR, Node, Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter, start_rate
-from diskbuffer.adapters.ray.writing import Inbox
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
-from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, power, step_ids, writers_of
+from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, power, step_ids
 
 _WRITERS = "actor-*"  # of stores on an actor's own node
 _UPDATES = 8  # of priorities that may be on their way
@@ -93,42 +91,43 @@ class ClusterBuffer:
     ) -> None:
         if limiter is not None and not isinstance(limiter, SampleToInsertRatio):
             raise InputError(f"limiter must be a SampleToInsertRatio, found {limiter!r}")
-        self.path = os.fspath(path)
-        how: dict[str, Any] = {"disks": disks, "limiter": limiter, "seed": integer_or_none("seed", seed, 0, None)}
-        how |= {"patience": float(patience), "refresh_every": float(refresh_every)}
-        how["store"] = {**store, "capacity": integer_or_none("capacity", capacity)}
-        self._begin(how, starts=True)
+        how: dict[str, Any] = {"path": os.fspath(path), "disks": disks, "limiter": limiter}
+        how |= {
+            "patience": float(patience),
+            "refresh_every": float(refresh_every),
+            "seed": integer_or_none("seed", seed, 0, None),
+        }
+        self._begin({**how, "store": {**store, "capacity": integer_or_none("capacity", capacity)}}, starts=True)
 
-    @classmethod
-    def _attached(cls, path: str, how: dict[str, Any]) -> Self:
-        buffer = cls.__new__(cls)
-        buffer.path = path
-        buffer._begin(how, starts=False)
-        return buffer
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         """Return how another process reaches the same stores."""
-        return ClusterBuffer._attached, (self.path, self._how)
+        return self._how
+
+    def __setstate__(self, how: dict[str, Any]) -> None:
+        """Reach the stores; nothing is started by this."""
+        self._begin(how, starts=False)
 
     def _begin(self, how: dict[str, Any], *, starts: bool) -> None:
-        self._how, self._closed = how, False
+        self._how, self._closed, self.path = how, False, how["path"]
         self._nodes = Nodes(self.path, how["disks"], how["refresh_every"], how["patience"], starts=starts)
         self._rate: Any = None
         self.limiter: ClusterLimiter | None = None
         if how["limiter"] is not None:
             self._rate = start_rate(self.path, how["limiter"], **ACTOR)
-            self.limiter = self._limiter("sample", uuid.uuid4().hex, 0, self._stored)
+            self.limiter = self._limiter("sample", uuid.uuid4().hex, 0)
         self._random, self._uniform = np.random.default_rng(how["seed"]), Uniform(how["seed"])
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
-        self._here: tuple[Path, ...] | None = None  # this node's directory, once that is known
-        self._reader: ReplayBuffer | None = None
-        self._refreshed = 0.0
         self._updates: deque[tuple[Node, Any]] = deque()
         self.dropped_updates = 0
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of the random numbers
 
-    def _limiter(self, side: str, who: str, *counts: Any) -> ClusterLimiter:
-        return ClusterLimiter(self._rate, self._how["limiter"], side, who, self.path, *counts)
+    def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter:
+        return ClusterLimiter(self._rate, self._how["limiter"], side, who, self.path, count, self._stored)
+
+    @cached_property
+    def _here(self) -> Directory | None:
+        """The directory of this node; None where it has no disk."""
+        return Directory(self.path, self._how["refresh_every"], self._how["seed"]) if self._nodes.has_disk_here else None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -157,10 +156,9 @@ class ClusterBuffer:
         """
         self._check_open()
         options = {**self._how["store"], **how}
-        directory = self._directory()
-        if directory is not None:
-            here = ReplayBuffer(directory, writer=_WRITERS, **options)
-            who, count, writer = f"{identity_of(directory)}/{here.path.name}", int(here.counts()[1].sum()), cast(Any, here)
+        if self._here is not None:
+            here = ReplayBuffer(self._here.path, writer=_WRITERS, **options)
+            who, count, writer = f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()), cast(Any, here)
         else:
             self._nodes.look()
             inbox = Inbox(self._nodes, options, timeout)
@@ -170,22 +168,11 @@ class ClusterBuffer:
             weakref.finalize(writer, writer.limiter.close).atexit = False
         return writer  # type: ignore[no-any-return]
 
-    def _directory(self) -> Path | None:
-        """Return this node's directory; None where it has no disk."""
-        if self._here is None:
-            self._here = (local_directory(self.path),) if self._nodes.has_disk_here else ()
-        return self._here[0] if self._here else None
-
     # Sampling
 
     def sample(
-        self,
-        batch_size: int,
-        sampler: Sampler | None = None,
-        *,
-        device: torch.device | str | None = None,
-        transform: Transform | None = None,
-    ) -> Batch:
+        self, batch_size: int, sampler: Sampler | None = None, *, device: Any = None, transform: Transform | None = None
+    ) -> Any:
         """Draw steps of all nodes and return them, as `ReplayBuffer.sample` does.
 
         How many come from a node is drawn in proportion to its steps, or, with `Prioritized`, to the sum of its priorities. This
@@ -209,12 +196,11 @@ class ClusterBuffer:
         Raises
         ------
         EmptyBufferError, UnreachableError, LimiterTimeoutError
-            There is no complete step; no node that has steps answers; or too little is added. Nothing was sampled.
+            No node has a step to draw; no node that has steps answers; or too little is added. Nothing was sampled.
         """
-        self._check_open()
-        size, delivering = integer("batch_size", batch_size), Delivering(device, transform)
+        size = integer("batch_size", batch_size)
         self._wait_to_sample()
-        batch: Batch = delivering(self._sample(size, sampler))
+        batch = _delivered(self._sample(size, sampler), device, transform)
         self._note_sampled(size, sampler)
         return batch
 
@@ -223,26 +209,28 @@ class ClusterBuffer:
         batch_size: int,
         sampler: Sampler | None = None,
         *,
-        device: torch.device | str | None = None,
+        device: Any = None,
         transform: Transform | None = None,
         prefetch: int = 3,
-    ) -> Generator[Batch, None, None]:
-        """Yield batches without end, `prefetch` of them ahead of the learner; other arguments are those of `sample`.
+    ) -> Generator[Any, None, None]:
+        """Yield batches without end, drawn by `prefetch` threads ahead of the learner; other arguments are those of `sample`.
 
         The limiter counts a batch when it is delivered.
         """
-        self._check_open()
-        size, delivering = integer("batch_size", batch_size), Delivering(device, transform)
-        batches = repeated(lambda: delivering(self._sample(size, sampler)), integer("prefetch", prefetch))
+        size, prefetch = integer("batch_size", batch_size), integer("prefetch", prefetch)
+        threads, ahead = ThreadPoolExecutor(prefetch, "diskbuffer-load"), deque[Future[Any]]()
         try:
             while True:
                 self._wait_to_sample()
-                yield next(batches)
+                while len(ahead) <= prefetch:
+                    ahead.append(threads.submit(lambda: _delivered(self._sample(size, sampler), device, transform)))
+                yield ahead.popleft().result()
                 self._note_sampled(size, sampler)
-        finally:
-            batches.close()
+        finally:  # perhaps in one of the threads, which may collect this as garbage
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _wait_to_sample(self) -> None:
+        self._check_open()
         if self.limiter is not None:
             self.limiter.wait_to_sample()
 
@@ -253,18 +241,18 @@ class ClusterBuffer:
     def _sample(self, size: int, sampler: Sampler | None) -> Batch:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
-        by_priority = sampler if isinstance(sampler, Prioritized) else None
-        sent = self._describe(sampler or self._uniform)
-        parts, until = list[Any](), time.monotonic() + 2 * self._nodes.patience
+        sent, parts, dry = self._describe(sampler or self._uniform), list[Any](), dict[Any, str]()
+        until = time.monotonic() + 2 * self._nodes.patience
         while size:
-            self._nodes.look(None if by_priority is None else sent)
-            local, here = self._local() if by_priority is None else (None, None)
-            if not parts and local is not None and here is not None and all(node.number == here for node in self._nodes):
-                return cast(Batch, _named(local.sample(size, sampler), torch.full((size,), here)))
-            drawn = self._draw(size, sampler, sent, local, here)
+            self._check_open()
+            self._nodes.look(sent if isinstance(sampler, Prioritized) else None)
+            local = None if isinstance(sampler, Prioritized) else self._local()
+            others = [node for node in self._nodes if local is None or self._here is None or node.number != self._here.number]
+            if local is not None and not others and not parts:
+                return cast(Batch, self._named(local.sample(size, sampler), None, torch.full))
+            drawn = self._draw(size, sampler, sent, local, others, dry)
             size -= sum(len(part["steps"]) for part in drawn)
             parts += drawn
-            self._check_open()
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
                 raise UnreachableError(f"no node gave steps for {2 * self._nodes.patience:g} s ({reasons}); stats() tells more")
@@ -275,51 +263,64 @@ class ClusterBuffer:
         joined: Batch = tree_map(lambda *arrays: torch.from_numpy(np.concatenate(arrays)), *parts)
         return joined
 
-    def _draw(self, size: int, sampler: Sampler | None, sent: Sent, local: ReplayBuffer | None, here: int | None) -> list[Any]:
-        """Return parts of a batch, as arrays: all of it, or less where a node did not give its part in time."""
-        others = [node for node in self._nodes if local is None or node.number != here]
-        answering = [node for node in others if node.answers]
+    def _draw(
+        self,
+        size: int,
+        sampler: Sampler | None,
+        sent: Sent,
+        local: ReplayBuffer | None,
+        others: list[Node],
+        dry: dict[Any, str],
+    ) -> list[Any]:
+        """Return parts of a batch, as arrays; less than all of it where a node did not give its part.
+
+        `local` reads this node's disk, and None is its name among the `dry`, which have nothing that fits the sampler, and why.
+        """
         by_priority = isinstance(sampler, Prioritized)
-        masses = [node.masses.get(sent.pickled, (0.0, 0.0)) for node in answering]
-        weights = [mass if by_priority else node.steps for node, (mass, _) in zip(answering, masses, strict=True)]
-        weights += [len(local)] if local is not None else []
-        if not sum(weights):
-            self._nodes.refresh(sent if by_priority else None)
-            if others and all(node.answers for node in others) and not any(node.steps for node in others):
-                raise EmptyBufferError("the cluster holds no complete step yet; add some before sampling")
+        masses = {node: node.masses.get(sent.pickled, (0.0, 0.0)) for node in others}
+        weights: dict[Node | None, float] = {n: masses[n][0] if by_priority else n.steps for n in others if n.answers}
+        weights |= {} if local is None else {None: len(local)}
+        weights = {node: weight for node, weight in weights.items() if weight and node not in dry}
+        if not weights:
+            if (others or local is not None) and all(node.answers and (node in dry or not node.steps) for node in others):
+                raise EmptyBufferError([*dry.values(), "the cluster holds no complete step yet; add some before sampling"][0])
             time.sleep(0.01)
+            self._nodes.look(sent if by_priority else None, now=True)
             return []
         with self._lock:
-            shares = self._random.multinomial(size, np.array(weights) / sum(weights)).tolist()
-        calls = [(node, node.handle.sample.remote(n, sent)) for node, n in zip(answering, shares, strict=False) if n]
+            shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
+        asked = {node: n for node, n in zip(weights, shares, strict=True) if n}
+        calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if node is not None]
         parts = []
-        if local is not None and shares[-1]:
-            batch = tree_map(torch.Tensor.numpy, local.sample(shares[-1], sampler))
-            parts.append(_named(batch, np.full(shares[-1], here, np.int64)))
-        least = min((least for _, least in masses if least), default=0.0)
+        if local is not None and None in asked:
+            try:
+                parts.append(self._named(tree_map(torch.Tensor.numpy, local.sample(asked[None], sampler)), None, np.full))
+            except EmptyBufferError as error:
+                dry[None] = str(error)
+        least = min((least for _, least in masses.values() if least), default=0.0)
         for node, (batch, answer) in self._nodes.collect(calls):
             node.note(answer, sent if by_priority else None)
-            if batch is not None:
-                if isinstance(sampler, Prioritized) and answer.least:  # weights are relative to the least likely step of all
-                    scale = power(np.array([min(least, answer.least) / answer.least]), sampler.beta)
-                    batch["weights"] = batch["weights"] * np.float32(scale[0])
-                parts.append(_named(batch, np.full(len(batch["steps"]), node.number, np.int64)))
+            if isinstance(batch, str):
+                dry[node] = batch
+                continue
+            if isinstance(sampler, Prioritized) and answer.least:  # weights are relative to the least likely step of all
+                scale = power(np.array([min(least, answer.least) / answer.least]), sampler.beta)
+                batch["weights"] = batch["weights"] * np.float32(scale[0])
+            parts.append(self._named(batch, node, np.full))
         return parts
 
-    def _local(self) -> tuple[ReplayBuffer | None, int | None]:
-        """Return what reads this node's disk, and the node's number; None where it has none, or no steps yet."""
-        with self._lock:
-            if self._reader is None:
-                directory = self._directory()
-                if directory is None or not writers_of(directory):
-                    return None, None
-                self._number = number_of(identity_of(directory))
-                self._reader = ReplayBuffer(directory, mode="r", seed=self._how["seed"])
-                self._refreshed = time.monotonic()
-            elif time.monotonic() - self._refreshed > self._how["refresh_every"]:
-                self._reader.refresh()
-                self._refreshed = time.monotonic()
-            return (self._reader, self._number) if len(self._reader) else (None, None)
+    def _named(self, batch: Any, node: Node | None, full: Any) -> Any:
+        """Return a batch that says which node it is of; None for this process's."""
+        number = node.number if node is not None else self._here.number if self._here is not None else -1
+        return {**batch, "node": full((len(batch["steps"]),), number)}
+
+    def _local(self) -> ReplayBuffer | None:
+        """Return what reads this node's disk; None where it has none, or no steps yet."""
+        try:
+            reader = None if self._here is None else self._here.read()
+        except EmptyBufferError:
+            return None
+        return reader if reader is not None and len(reader) else None
 
     def _describe(self, sampler: Sampler) -> Sent:
         pickled = self._sent.get(sampler)
@@ -368,13 +369,13 @@ class ClusterBuffer:
             raise UnreachableError(f"{len(parts) - len(written)} of {len(parts)} nodes do not answer; repeat the call")
         return sum(written)
 
-    def _by_node(self, batch: Batch, values: Any) -> Sequence[tuple[Node | None, Any, Any]]:
-        """Return nodes, None where one does not answer, their steps, and the values of these."""
+    def _by_node(self, batch: Batch, values: Any) -> Iterator[tuple[Node | None, Any, Any]]:
+        """Yield nodes, None where one does not answer, their steps, and the values of these."""
         if "node" not in batch:
             raise InputError('the batch has no "node": give a batch as sample() returns it')
         numbers, steps = as_array("node", batch["node"]), step_ids(batch["steps"], of_sequences=True)
-        known = {node.number: node for node in self._nodes if node.answers}
-        return [(known.get(n), steps[numbers == n], values[numbers == n]) for n in np.unique(numbers).tolist()]
+        for number in np.unique(numbers).tolist():
+            yield self._nodes.of(number), steps[numbers == number], values[numbers == number]
 
     def flush(self) -> None:
         """Wait until priorities have arrived, and have nodes sync what learners wrote to their disks; writers sync steps."""
@@ -391,9 +392,9 @@ class ClusterBuffer:
     def refresh(self) -> None:
         """See what was added by now, on all nodes that answer."""
         self._check_open()
-        self._nodes.look()
-        self._nodes.refresh()
-        self._refreshed = 0.0
+        self._nodes.look(now=True)
+        if self._local() is not None and self._here is not None:
+            self._here.read(now=True)
 
     def __len__(self) -> int:
         """Return how many steps can be sampled, as far as nodes have told."""
@@ -427,8 +428,9 @@ class ClusterBuffer:
             self._closed = True
             if self.limiter is not None:
                 self.limiter.close()
-            if self._reader is not None:
-                self._reader.close()
+            here = vars(self).get("_here")
+            if here is not None and here.reader is not None:
+                here.reader.close()
 
     def destroy(self) -> None:
         """Close this handle, and end the cluster's actors for this path; the steps stay on the disks."""
@@ -448,6 +450,7 @@ def _zeros_like(count: int, value: Any) -> Any:
     return np.zeros((count, *value.shape[1:]), value.dtype)
 
 
-def _named(batch: Any, nodes: Any) -> Any:
-    batch["node"] = nodes
-    return batch
+def _delivered(batch: Batch, device: Any, transform: Transform | None) -> Any:
+    """Return what the caller gets of a batch: what a function makes of it, on a device."""
+    result = batch if transform is None else transform(batch)
+    return result if device is None else tree_map_only(torch.Tensor, lambda each: each.to(device, non_blocking=True), result)

@@ -24,7 +24,7 @@ import ray
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
-from diskbuffer.errors import EmptyBufferError, InputError, LockedError, NotFoundError
+from diskbuffer.errors import EmptyBufferError, InputError, LockedError
 from diskbuffer.plugin import writers_of
 
 Int64 = npt.NDArray[np.int64]
@@ -40,33 +40,58 @@ class Sent(NamedTuple):
     beta: float | None
 
 
-def number_of(identity: str) -> int:
-    """Return what batches name a directory by: the same wherever its disk is, and in every process."""
-    return int(identity[:15], 16)
+class Client(NamedTuple):
+    """An actor without a disk: an id that no other has, the node where it runs, and `options` for its `ReplayBuffer`."""
+
+    id: str
+    node_id: str
+    options: dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What a node tells of itself with every answer.
+    """What a node tells of itself with every answer: its directory's number, the steps in it, and those it has ever had.
 
-    Two places with one identity are copies. `mass` and `least` are of the sampler by priority that was asked about: the sum of
-    what is drawn by, and the least of it.
+    Two places with one number are copies. `mass` and `least` are of the sampler by priority that was asked about: the sum of what
+    is drawn by, and the least of it.
     """
 
-    identity: str
+    number: int
     place: tuple[int, int]
-    steps: int
-    added: int
+    steps: int = 0
+    added: int = 0
     mass: float = 0.0
     least: float = 0.0
 
 
-def local_directory(path: str) -> Path:
-    """Return a node's directory: environment variables and "~" are those of the node."""
-    return Path(os.path.expandvars(path)).expanduser().absolute()
+class Directory:
+    """A node's directory, and a reader of what actors have written below it.
+
+    Environment variables and "~" in the path are those of the node. `number` identifies the directory: it is drawn when this is
+    first used, and stays wherever its disk goes.
+    """
+
+    def __init__(self, path: str, refresh_every: float, seed: int | None = None) -> None:
+        self.path = Path(os.path.expandvars(path)).expanduser().absolute()
+        self.number = int(_identity_of(self.path)[:15], 16)
+        self.reader: ReplayBuffer | None = None
+        self._refresh_every, self._seed, self._refreshed, self._lock = refresh_every, seed, 0.0, threading.Lock()
+
+    def read(self, *, now: bool = False) -> ReplayBuffer:
+        """Return the reader, as of `refresh_every` ago at most; an EmptyBufferError where there is no store yet."""
+        with self._lock:
+            if self.reader is None:
+                if not writers_of(self.path):
+                    raise EmptyBufferError(f"{self.path} has no steps yet; add some before sampling")
+                self.reader = ReplayBuffer(self.path, mode="r", seed=self._seed)
+            elif now or time.monotonic() - self._refreshed >= self._refresh_every:
+                self.reader.refresh()
+            else:
+                return self.reader
+            self._refreshed = time.monotonic()
+            return self.reader
 
 
-def identity_of(directory: Path) -> str:
-    """Return a directory's identity, which it gets when it is first used, and keeps wherever its disk goes."""
+def _identity_of(directory: Path) -> str:
     file = directory / _IDENTITY
     while True:
         with contextlib.suppress(FileNotFoundError):
@@ -81,84 +106,55 @@ def identity_of(directory: Path) -> str:
 
 @ray.remote(max_concurrency=8)
 class NodeStore:
-    """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk.
-
-    Parameters
-    ----------
-    path : str
-        The node's directory, as `local_directory` takes it.
-    refresh_every : float
-        Seconds until steps that were added are seen.
-    """
+    """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk."""
 
     def __init__(self, path: str, refresh_every: float) -> None:
-        self._directory, self._refresh_every = local_directory(path), refresh_every
-        self._identity = identity_of(self._directory)
-        status = self._directory.stat()
+        self._directory = Directory(path, refresh_every)
+        status = self._directory.path.stat()
         self._place = status.st_dev, status.st_ino
-        self._reader: ReplayBuffer | None = None
-        self._refreshed = -refresh_every
         self._samplers: dict[bytes, Sampler] = {}
         self._keepers: dict[str, Prioritized] = {}  # by column of priorities
         self._wrote = False
         self._inboxes: dict[str, ReplayBuffer] = {}
         self._last_calls: dict[str, tuple[int, list[int]]] = {}
-        self._lock = threading.RLock()  # of samplers, and while the reader is opened and refreshed
+        self._lock, self._inbox_lock = threading.RLock(), threading.RLock()
 
-    def _read(self) -> ReplayBuffer:
-        """Return the reader of all actors' stores; an EmptyBufferError where there are none."""
-        with self._lock:
-            if self._reader is None:
-                if not writers_of(self._directory):
-                    raise EmptyBufferError(f"{self._directory} has no steps yet; add some before sampling")
-                self._reader = ReplayBuffer(self._directory, mode="r")
-                self._refreshed = time.monotonic()
-            elif time.monotonic() - self._refreshed >= self._refresh_every:
-                self._reader.refresh()
-                self._refreshed = time.monotonic()
-            return self._reader
-
-    def answer(self, sent: Sent | None = None) -> Answer:
-        """Return what there is."""
+    def answer(self, sent: Sent | None = None, *, now: bool = False) -> Answer:
+        """Return what there is: `now`, or when it was last looked."""
         try:
-            buffer = self._read()
+            buffer = self._directory.read(now=now)
         except EmptyBufferError:
-            return Answer(self._identity, self._place, 0, 0)
-        masses = (0.0, 0.0)
-        if sent is not None:
-            with self._lock:
-                sampler = self._sampler(buffer, sent)
-                if isinstance(sampler, Prioritized):
-                    masses = sampler.masses()
-        return Answer(self._identity, self._place, len(buffer), int(buffer.counts()[1].sum()), *masses)
+            return Answer(self._directory.number, self._place)
+        sampler = None if sent is None else self._sampler(buffer, sent)
+        masses = sampler.masses() if isinstance(sampler, Prioritized) else ()
+        return Answer(self._directory.number, self._place, len(buffer), int(buffer.counts()[1].sum()), *masses)
 
     # Reading
 
     def sample(self, size: int, sent: Sent) -> tuple[Any, Answer]:
-        """Return a batch as arrays, None where there is nothing to draw."""
+        """Return a batch as arrays, or why there is nothing to draw."""
         try:
-            buffer = self._read()
-            with self._lock:
-                sampler = self._sampler(buffer, sent)
-            batch: Any = tree_map(lambda tensor: tensor.numpy(), buffer.sample(size, sampler))
-        except EmptyBufferError:
-            batch = None
+            buffer = self._directory.read()
+            batch: Any = tree_map(lambda tensor: tensor.numpy(), buffer.sample(size, self._sampler(buffer, sent)))
+        except EmptyBufferError as error:
+            batch = str(error)
         return batch, self.answer(sent)
 
     def _sampler(self, buffer: ReplayBuffer, sent: Sent) -> Sampler:
         """Return this node's own sampler of those settings; the newest by priority has its column."""
-        sampler = self._samplers.pop(sent.pickled, None)
-        if sampler is None:
-            sampler = pickle.loads(sent.pickled)  # from a learner's process, over Ray
-            sampler.seed_again(int.from_bytes(os.urandom(8)))  # as other nodes draw with one of the same seed
-            if isinstance(sampler, Prioritized):
-                sampler = self._keeper(buffer, sampler)
-        self._samplers[sent.pickled] = sampler  # those that were not used for longest come first
-        while len(self._samplers) > _SAMPLERS:
-            del self._samplers[next(iter(self._samplers))]
-        if isinstance(sampler, Prioritized) and sent.beta is not None:
-            sampler.beta = sent.beta
-        return sampler
+        with self._lock:
+            sampler = self._samplers.pop(sent.pickled, None)
+            if sampler is None:
+                sampler = pickle.loads(sent.pickled)  # from a learner's process, over Ray
+                sampler.seed_again(int.from_bytes(os.urandom(8)))  # as other nodes draw with one of the same seed
+                if isinstance(sampler, Prioritized):
+                    sampler = self._keeper(buffer, sampler)
+            self._samplers[sent.pickled] = sampler  # those that were not used for longest come first
+            while len(self._samplers) > _SAMPLERS:
+                del self._samplers[next(iter(self._samplers))]
+            if isinstance(sampler, Prioritized) and sent.beta is not None:
+                sampler.beta = sent.beta
+            return sampler
 
     def _keeper(self, buffer: ReplayBuffer, sampler: Prioritized) -> Prioritized:
         """Return what draws by a column: what does so already, or, where it draws otherwise, a new sampler in its place."""
@@ -183,114 +179,90 @@ class NodeStore:
 
     # Learners' columns
 
-    def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> tuple[int, Answer]:
+    def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> int:
         """Set priorities of steps; return of how many, as those evicted since are left out."""
-        buffer = self._read()
-        with self._lock:
-            sampler = self._sampler(buffer, sent)
+        sampler = self._sampler(self._directory.read(), sent)
         assert isinstance(sampler, Prioritized)
-        return sampler.update(steps, priorities), self.answer(sent)
+        return sampler.update(steps, priorities)
 
     def write(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
         """Write a column's values of steps; return of how many, as those evicted since are left out."""
         self._wrote = True
-        return self._read().columns.write(name, steps, values)
+        return self._directory.read().columns.write(name, steps, values)
 
     # Steps of actors without a disk: each has a store of its own, and how long that is tells which steps have come
 
-    def open_inbox(self, client: str, node: str, options: Mapping[str, Any]) -> list[int]:
-        """Give a client a store of its own, which is its own until it releases it; return its environments' steps ever.
+    def open_inbox(self, client: Client) -> list[int]:
+        """Give a client a store, its own until it releases it, or its node is gone; return its environments' steps ever."""
+        with self._inbox_lock:
+            if client.id not in self._inboxes:
+                owners, envs = self._owners(), client.options.get("n_envs") or 1
+                alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
+                mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
+                free = [name for name, (_, node_id, n) in owners.items() if n == envs and node_id not in alive]
+                name = [*mine, *free, f"inbox-{len(owners)}"][0]
+                self._set_owners({**owners, name: (client.id, client.node_id, envs)})
+                self._inboxes[client.id] = ReplayBuffer(self._directory.path, writer=name, **client.options)
+                self._inboxes[client.id].cut_off()
+            ever: list[int] = self._inboxes[client.id].counts()[1].tolist()
+            return ever
 
-        Parameters
-        ----------
-        client : str
-            Which no other ever has.
-        node : str
-            Where it runs: it is gone when the node is.
-        options : mapping
-            For `ReplayBuffer`.
-        """
-        with self._lock:
-            if client not in self._inboxes:
-                self._inboxes[client] = ReplayBuffer(self._directory, writer=self._inbox_name(client, node, options), **options)
-                self._inboxes[client].cut_off()
-        return self._ever(client)
+    def _owners(self) -> dict[str, tuple[str, str, int]]:
+        """Return of each inbox its client, that one's node, and for how many environments it is."""
+        file = self._directory.path / _INBOXES
+        return {name: (owner, at, n) for name, (owner, at, n) in json.loads(file.read_text()).items()} if file.exists() else {}
 
-    def _inbox_name(self, client: str, node: str, options: Mapping[str, Any]) -> str:
-        """Return the name of a client's store: the one that it has, else one that was released, else a new one."""
-        envs, inboxes = options.get("n_envs") or 1, self._read_inboxes()
-        alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
-        for name, (owner, _, _) in inboxes.items():
-            if owner == client:
-                return name
-        free = [name for name, (owner, at, n) in inboxes.items() if n == envs and (owner == "" or at not in alive)]
-        name = free[0] if free else f"inbox-{len(inboxes)}"
-        self._write_inboxes({**inboxes, name: (client, node, envs)})
-        return name
+    def _set_owners(self, owners: Mapping[str, tuple[str, str, int]]) -> None:
+        file = self._directory.path / _INBOXES
+        with file.with_suffix(".tmp").open("w") as draft:
+            json.dump(dict(owners), draft)
+            draft.flush()
+            os.fsync(draft.fileno())
+        file.with_suffix(".tmp").replace(file)
 
-    def _read_inboxes(self) -> dict[str, tuple[str, str, int]]:
-        with contextlib.suppress(FileNotFoundError):
-            return {name: (owner, at, n) for name, (owner, at, n) in json.loads((self._directory / _INBOXES).read_text()).items()}
-        return {}
-
-    def _write_inboxes(self, inboxes: Mapping[str, tuple[str, str, int]]) -> None:
-        draft = (self._directory / _INBOXES).with_suffix(".tmp")
-        with draft.open("w") as file:
-            json.dump(dict(inboxes), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._directory / _INBOXES)
-
-    def _ever(self, client: str) -> list[int]:
-        ever: list[int] = self._inboxes[client].counts()[1].tolist()
-        return ever
-
-    def add(self, client: str, call: int, ever: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
+    def add(self, client: Client, call: int, ever: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
         """Add what a client's `add`, or `extend` of one environment, was given; return its environments' steps ever.
 
-        Parameters
-        ----------
-        call : int
-            The number of the client's call: one that was answered before is not carried out again.
-        ever : list of int
-            The environments' steps before this call. Where the store has more, the process died after it had stored them.
+        `call` is the number of the client's call: one that was answered before is not carried out again. `ever` are the steps
+        before this call: where the store has more, the process died after it had stored them.
         """
-        if client not in self._inboxes:
-            raise NotFoundError("this inbox is not open here")
-        last, answer = self._last_calls.get(client, (-1, []))
-        if call == last:
-            return answer
-        buffer, stored = self._inboxes[client], self._ever(client)
-        if env is not None:
-            buffer.extend(**_after(values, stored[env] - ever[env]), env=env)
-        elif stored == ever:
-            buffer.add(**values)
-        else:  # the process died within the call, after some environments' steps were stored
-            for n in np.flatnonzero(np.equal(stored, ever)).tolist():
-                buffer.extend(**_step_of(values, n), env=n)
-        self._last_calls[client] = call, self._ever(client)
-        return self._last_calls[client][1]
+        with self._inbox_lock:  # a client that has waited for long sends its call again while this is still at it
+            stored = self.open_inbox(client)
+            last, answer = self._last_calls.get(client.id, (-1, []))
+            if call == last:
+                return answer
+            buffer = self._inboxes[client.id]
+            if env is not None:
+                buffer.extend(**_after(values, stored[env] - ever[env]), env=env)
+            elif stored == ever:
+                buffer.add(**values)
+            else:  # the process died within the call, after some environments' steps were stored
+                for n in np.flatnonzero(np.equal(stored, ever)).tolist():
+                    buffer.extend(**_step_of(values, n), env=n)
+            self._last_calls[client.id] = call, self.open_inbox(client)
+            return self._last_calls[client.id][1]
 
-    def release(self, client: str) -> None:
+    def release(self, client: Client) -> None:
         """Close a client's store; another one may continue it."""
-        with self._lock:
-            self._last_calls.pop(client, None)
-            if (buffer := self._inboxes.pop(client, None)) is not None:
+        with self._inbox_lock:
+            self._last_calls.pop(client.id, None)
+            if (buffer := self._inboxes.pop(client.id, None)) is not None:
                 buffer.close()
-            inboxes = self._read_inboxes().items()
-            self._write_inboxes({name: ("" if owner == client else owner, at, n) for name, (owner, at, n) in inboxes})
+            owners = self._owners().items()
+            self._set_owners({name: ("", "", held[2]) if held[0] == client.id else held for name, held in owners})
 
     # Keeping
 
     def flush(self) -> None:
         """Sync everything that was written here to the disk."""
-        for buffer in [*self._inboxes.values(), *([self._read()] if self._wrote else [])]:
+        for buffer in [*self._inboxes.values(), *([self._directory.read()] if self._wrote else [])]:
             buffer.flush()
 
     def close(self) -> None:
         """Close everything."""
-        for buffer in [*self._inboxes.values(), *([] if self._reader is None else [self._reader])]:
-            buffer.close()
+        for buffer in [*self._inboxes.values(), self._directory.reader]:
+            if buffer is not None:
+                buffer.close()
 
 
 def _after(values: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The nodes of a cluster that have a store: finding and starting what holds them, and what each was last known to have."""
+"""The nodes of a cluster that have a disk: finding and starting their `NodeStore`s, and what each was last known to have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from diskbuffer.adapters.ray.node_store import Answer, NodeStore, Sent, number_of
+from diskbuffer.adapters.ray.node_store import Answer, NodeStore, Sent
 from diskbuffer.errors import DiskBufferError, InputError, UnreachableError
 
 ACTOR: dict[str, Any] = {  # options of all actors: other drivers find them, and Ray starts them again and repeats calls
@@ -27,9 +27,9 @@ _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
 
 @dataclass(eq=False)
 class Node:
-    """A node with a store; `handle` is of its `NodeStore`, `answer` the last, `masses` those of pickled samplers.
+    """A node with a disk; `handle` is of its `NodeStore`, `answer` the last, `masses` those of pickled samplers.
 
-    `why` tells why it does not answer; it is empty while it does.
+    `why` tells why it does not answer; it is empty while it does. `asked` is a question that it has not answered yet.
     """
 
     node_id: str
@@ -46,15 +46,9 @@ class Node:
         return not self.why
 
     @property
-    def identity(self) -> str:
-        """Of its directory."""
-        assert self.answer is not None
-        return self.answer.identity
-
-    @property
     def number(self) -> int:
-        """What batches name its directory by."""
-        return number_of(self.identity)
+        """Of its directory."""
+        return -1 if self.answer is None else self.answer.number
 
     @property
     def steps(self) -> int:
@@ -75,35 +69,31 @@ class Node:
 
 
 class Nodes:
-    """Know the nodes that have a directory: all, or those with a resource of Ray. Start what holds it, where it `starts`."""
+    """Know the nodes that have a directory: all, or those with a resource of Ray. Start their `NodeStore`s, where it `starts`."""
 
     def __init__(self, path: str, resource: str | None, refresh_every: float, patience: float, *, starts: bool) -> None:
         self._path, self._resource, self._starts = path, resource, starts
         self._refresh_every, self.patience = refresh_every, patience
         self._known: dict[str, Node] = {}
-        self._scanned = self._asked = -1e9
+        self._scanned = self._looked = -1e9
         self._lock = threading.RLock()
         if starts:
-            self._scan()
-            self.ask(wait=_STARTING)
+            self.look(wait=_STARTING)
             if not self._known:
                 raise UnreachableError(f"no node {f'has the resource {resource!r}' if resource else 'is alive'}, to store {path}")
 
     def __iter__(self) -> Iterator[Node]:
-        """Iterate over nodes that have answered, each directory once."""
+        """Iterate over nodes that have answered, each directory once: where two had it, the one that answers."""
         with self._lock:
-            distinct: dict[str, Node] = {}
-            for node in self._known.values():
-                if node.answer is None:
-                    continue
-                other = distinct.setdefault(node.identity, node)
-                if other.answers and node.answers and other.answer is not None and other.answer.place != node.answer.place:
-                    raise InputError(
-                        f"{self._path} on nodes {other.node_id} and {node.node_id} is a directory and its copy; remove "
-                        "_shared/identity from the copy to use both"
-                    )
-                if node.answers and not other.answers:
-                    distinct[node.identity] = node
+            distinct: dict[int, Node] = {}
+            for node in sorted(self._known.values(), key=lambda node: not node.answers):
+                if node.answer is not None:
+                    other = distinct.setdefault(node.number, node)
+                    if node.answers and other.answer is not None and other.answer.place != node.answer.place:
+                        raise InputError(
+                            f"{self._path} on nodes {other.node_id} and {node.node_id} is a directory and its copy; remove "
+                            "_shared/identity from the copy to use both"
+                        )
             return iter(list(distinct.values()))
 
     @property
@@ -111,76 +101,64 @@ class Nodes:
         """Whether the node that this process runs on has a disk."""
         return ray.get_runtime_context().get_node_id() in self._alive()
 
-    def of(self, identity: str) -> Node | None:
+    def of(self, number: int) -> Node | None:
         """Return the node that has a directory now, if it answers."""
-        return next((node for node in self if node.identity == identity and node.answers), None)
+        return next((node for node in self if node.number == number and node.answers), None)
 
-    def look(self, sent: Sent | None = None) -> None:
-        """See what nodes have, without waiting: at most every `refresh_every` seconds, or where a sampler is new to a node."""
-        now = time.monotonic()
+    def look(self, sent: Sent | None = None, *, now: bool = False, wait: float | None = None) -> None:
+        """Ask what nodes have: `now`, where a sampler is new to one of them, or `refresh_every` seconds after the last time.
+
+        It waits for those that answer, as long as the patience allows, or for all of them as many seconds as `wait` says.
+        """
         with self._lock:
-            if now - self._scanned > _SCAN_EVERY:
+            if time.monotonic() - self._scanned > _SCAN_EVERY:
                 self._scan()
-                if all(node.answer is None for node in self._known.values()):
-                    self.ask(sent, wait=self.patience)
-            if now - self._asked > self._refresh_every:
-                self.ask(sent, wait=0)
-            if sent is not None and any(node.answers and sent.pickled not in node.masses for node in self):
-                self.refresh(sent)
-
-    def refresh(self, sent: Sent | None = None) -> None:
-        """Wait for what nodes that answer have by now: `ask` may take in what they had when they were asked before."""
-        for node, answer in self.collect([(node, node.handle.answer.remote(sent)) for node in self if node.answers]):
-            node.note(answer, sent)
-
-    def ask(self, sent: Sent | None = None, *, wait: float) -> None:
-        """Ask all nodes what they have; take in what has come within so many seconds."""
-        with self._lock:
-            self._asked = time.monotonic()
+                if wait is None and all(node.answer is None for node in self._known.values()):
+                    wait = self.patience
+            is_new = sent is not None and any(node.answers and sent.pickled not in node.masses for node in self)
+            if not now and wait is None and not is_new and time.monotonic() - self._looked < self._refresh_every:
+                return
+            self._looked = time.monotonic()
             for node in self._known.values():
-                if node.asked is None:
-                    node.asked = node.handle.answer.remote(sent), sent
-            by_ref = {node.asked[0]: node for node in self._known.values() if node.asked is not None}
-            done, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=wait) if by_ref else ([], [])
-            for ref in done:
-                node = by_ref[ref]
-                assert node.asked is not None
-                (_, asked_about), node.asked = node.asked, None
-                for answer in self._received(node, ref):
-                    node.note(answer, asked_about)
-
-    def _received(self, node: Node, ref: Any) -> list[Any]:
-        """Return the result that has come, nothing where the node is gone; what it raised is raised here."""
-        try:
-            return [ray.get(ref)]
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, DiskBufferError):
-                raise error.cause from None
-            raise
-        except ray.exceptions.RayError as error:
-            node.note_away(str(error).splitlines()[0])
-            if isinstance(error, ray.exceptions.ActorDiedError):
-                self._known.pop(node.node_id, None)
-            return []
+                node.asked = node.asked or (node.handle.answer.remote(sent, now=now), sent)
+            asked = {node.asked[0]: node for node in self._known.values() if node.asked is not None}
+            awaited = [ref for ref, node in asked.items() if node.answers or wait is not None]
+            for node, answer in self._results(asked, awaited, self.patience if wait is None else wait):
+                if node.asked is not None:
+                    node.note(answer, node.asked[1])
+                node.asked = None
 
     def collect(self, calls: Sequence[tuple[Node, Any]]) -> Iterator[tuple[Node, Any]]:
         """Yield the results that come within the patience; nodes whose do not are left out from now on."""
         by_ref = {ref: node for node, ref in calls}
-        done, late = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=self.patience) if by_ref else ([], [])
+        return self._results(by_ref, list(by_ref), self.patience)
+
+    def _results(self, nodes: dict[Any, Node], awaited: list[Any], wait: float) -> Iterator[tuple[Node, Any]]:
+        """Yield nodes' results that have come after waiting for some of them; what one raised is raised here."""
+        ray.wait(awaited, num_returns=len(awaited), timeout=wait) if awaited else None
+        done, late = ray.wait(list(nodes), num_returns=len(nodes), timeout=0) if nodes else ([], [])
         for ref in late:
-            by_ref[ref].note_away(f"did not answer within {self.patience:g} s")
+            if nodes[ref].answers:
+                nodes[ref].note_away(f"did not answer within {wait:g} s")
         for ref in done:
-            for result in self._received(by_ref[ref], ref):
-                yield by_ref[ref], result
+            try:
+                yield nodes[ref], ray.get(ref)
+            except ray.exceptions.RayTaskError as error:
+                nodes[ref].asked = None
+                raise (error.cause if isinstance(error.cause, DiskBufferError) else error) from None
+            except ray.exceptions.RayError as error:
+                nodes[ref].note_away(str(error).splitlines()[0])
+                nodes[ref].asked = None
+                if isinstance(error, ray.exceptions.ActorDiedError):
+                    self._known.pop(nodes[ref].node_id, None)
 
     def _scan(self) -> None:
-        """Find what holds the stores of the nodes that are alive; start it where it is missing."""
-        self._scanned = time.monotonic()
-        alive = self._alive()
+        """Find the `NodeStore`s of nodes that are alive; start one where it is missing."""
+        self._scanned, alive = time.monotonic(), self._alive()
         for gone in set(self._known) - alive:
             del self._known[gone]
         for node_id in sorted(alive - set(self._known)):
-            handle = self._holder(node_id)
+            handle = self._store_of(node_id)
             if handle is not None:
                 self._known[node_id] = Node(node_id, handle)
 
@@ -189,21 +167,21 @@ class Nodes:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         return {node["NodeID"] for node in nodes if not self._resource or node["Resources"].get(self._resource)}
 
-    def _holder(self, node_id: str) -> Any:
+    def _store_of(self, node_id: str) -> Any:
         name = f"{self._path}:{node_id}"
         if not self._starts:
             try:
                 return ray.get_actor(name, namespace=ACTOR["namespace"])
             except ValueError:
                 return None
-        affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        how = {**ACTOR, "num_cpus": 0, "scheduling_strategy": affinity}
-        return NodeStore.options(name=name, **how).remote(self._path, self._refresh_every)  # type: ignore[attr-defined]
+        there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        options = NodeStore.options(name=name, num_cpus=0, scheduling_strategy=there, **ACTOR)  # type: ignore[attr-defined]
+        return options.remote(self._path, self._refresh_every)
 
     def destroy(self) -> None:
         """Close all stores, and end what holds them."""
         refs = [node.handle.close.remote() for node in self._known.values() if node.answers]
-        ray.wait(refs, num_returns=len(refs), timeout=30.0)
+        ray.wait(refs, num_returns=len(refs), timeout=30.0) if refs else None
         for node in self._known.values():
             ray.kill(node.handle)
         self._known.clear()

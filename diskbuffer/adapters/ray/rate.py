@@ -38,21 +38,13 @@ class Rate:
         return self._settings
 
     def tell(self, side: str, who: str, count: int, stored: int) -> tuple[int, dict[str, Any]]:
-        """Take a whole count in; return how much `who` may do before it tells again, and where things stand.
+        """Take in what a store has ever had, or a learner sampled; return how much it may do until the next time, and the state.
 
-        Parameters
-        ----------
-        side : {"add", "sample"}
-        who : str
-            A store, or a learner.
-        count : int
-            Steps that the store has ever had, or that the learner has ever sampled.
-        stored : int
-            Steps that the caller sees in the cluster.
+        `side` is "add" or "sample", `stored` the steps that the caller sees in the cluster.
         """
         counts, now = self._counts[side], time.monotonic()
         counts[who] = counts.get(who, (count,))[0], count, now
-        state = self.state(stored)
+        state = self._state(stored)
         if not state[f"may_{side}"]:
             return 0, state
         room = state["surplus"] + state["error_buffer"]
@@ -61,7 +53,7 @@ class Rate:
         active = sum(now - at < 5 * _TOLD_EVERY for *_, at in counts.values())
         return min(_MOST, max(1, int(room / (2 * active)))), state  # so that all together pass the bound by a call each at most
 
-    def state(self, stored: int = 0) -> dict[str, Any]:
+    def _state(self, stored: int) -> dict[str, Any]:
         """Return where things stand, under the names of `Limiter.state`."""
         asked, added = self._settings, sum(now for _, now, _ in self._counts["add"].values())
         new = added - sum(first for first, _, _ in self._counts["add"].values())
@@ -99,55 +91,38 @@ def _get(ref: Any) -> Any:
 
 
 class ClusterLimiter:
-    """Have one writer, or one learner, wait for the other side: `ReplayBuffer` calls it as its own limiter.
+    """Have one writer, or one learner, wait for the other side; `ReplayBuffer` calls it as its own limiter.
 
-    Parameters
-    ----------
-    rate : ray.actor.ActorHandle
-    settings : SampleToInsertRatio
-    side : {"add", "sample"}
-    who, where : str
-        Whom it counts, and what messages call the buffer.
-    count : int
-        Steps that a writer's store has ever had.
-    stored : callable
-        Returns how many steps there are in the cluster.
+    `side` and `count` are as of `Rate.tell`, `who` is whom it counts, `where` what messages call the buffer, and `stored` returns
+    how many steps there are in the cluster.
     """
 
     def __init__(
-        self,
-        rate: Any,
-        settings: SampleToInsertRatio,
-        side: str,
-        who: str,
-        where: str,
-        count: int = 0,
-        stored: Callable[[], int] = lambda: 0,
+        self, rate: Any, settings: SampleToInsertRatio, side: str, who: str, where: str, count: int, stored: Callable[[], int]
     ) -> None:
         self._rate, self._settings, self._side, self._who, self._where = rate, settings, side, who, where
         self._count, self._stored, self._lock = count, stored, threading.Lock()
         self._may, self._told, self._closed, self._waited = 0, -math.inf, False, 0.0
-        self._ask()
+        self.state()
 
-    def _ask(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """Return where things stand in the cluster; ``waited``, seconds, is of this process."""
         may, state = _get(self._rate.tell.remote(self._side, self._who, self._count, self._stored()))
         with self._lock:
             self._may, self._told = may, time.monotonic()
-        return dict(state)
+        return {**state, "waited": self._waited}
+
+    sync = state  # before a writer's `flush` returns
 
     @property
     def may_add(self) -> bool:
         """Whether `add` would not wait now."""
-        return bool(self._ask()["may_add"])
+        return bool(self.state()["may_add"])
 
     @property
     def may_sample(self) -> bool:
         """Whether `sample` would not wait now."""
-        return bool(self._ask()["may_sample"])
-
-    def state(self) -> dict[str, Any]:
-        """Return where things stand in the cluster; ``waited``, seconds, is of this process."""
-        return self._ask() | {"waited": self._waited}
+        return bool(self.state()["may_sample"])
 
     def wait_to_add(self) -> None:
         """Block while the other side is behind; a LimiterTimeoutError where it does nothing for too long."""
@@ -155,7 +130,7 @@ class ClusterLimiter:
             return
         begin = since = time.monotonic()
         pause, before, timeout = _SHORTEST, -1, self._settings.timeout
-        while not (state := self._ask())[f"may_{self._side}"]:
+        while not (state := self.state())[f"may_{self._side}"]:
             if self._closed:
                 raise ClosedError(f"{self._where} was closed; open it again")
             done = state["samples" if self._side == "add" else "added"]
@@ -179,7 +154,8 @@ class ClusterLimiter:
             self._may -= count - self._count
             self._count = count
         if time.monotonic() - self._told > _TOLD_EVERY:
-            self._ask()
+            with contextlib.suppress(UnreachableError):  # as the steps are added; whoever waits next is told
+                self.state()
 
     def note_sampled(self, more: int) -> None:
         """Note that so many more were sampled."""
@@ -188,7 +164,6 @@ class ClusterLimiter:
     def close(self) -> None:
         """End waits, and tell the last count."""
         self._closed = True
-        if not ray.is_initialized():
-            return
-        with contextlib.suppress(Exception):  # it was destroyed
-            self._rate.tell.remote(self._side, self._who, self._count, 0)
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):  # it was destroyed
+                self._rate.tell.remote(self._side, self._who, self._count, 0)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import ray
 
-from diskbuffer.adapters.ray.nodes import Node, Nodes
+from diskbuffer.adapters.ray.node_store import Client
+from diskbuffer.adapters.ray.nodes import Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter
-from diskbuffer.errors import ClosedError, InputError, NotFoundError, UnreachableError
+from diskbuffer.errors import ClosedError, InputError, UnreachableError
 from diskbuffer.plugin import as_array, integer
 
 
@@ -25,22 +26,19 @@ class Inbox:
     ----------
     limiter : ClusterLimiter or None
     name : str
-        Which store of all nodes it is.
+        Which no other writer has.
     """
 
     def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
-        self._nodes, self._options, self._timeout = nodes, dict(options), timeout
+        self._nodes, self._timeout, self.name = nodes, timeout, uuid.uuid4().hex
         self.limiter: ClusterLimiter | None = None
-        self._client, self._calls, self._closed = uuid.uuid4().hex, 0, False
-        choice = [node for node in nodes if node.answers]
-        if not choice:
+        self._client = Client(self.name, ray.get_runtime_context().get_node_id(), dict(options))
+        self._calls, self._closed = 0, False
+        numbers = [node.number for node in nodes if node.answers]
+        if not numbers:
             raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
-        self._node: Node | None = choice[int(self._client, 16) % len(choice)]
-        self._identity, self.name = self._node.identity, self._client
-        self._ever: list[int] = self._ask(self._open)
-
-    def _open(self, handle: Any) -> Any:
-        return handle.open_inbox.remote(self._client, ray.get_runtime_context().get_node_id(), self._options)
+        self._number = numbers[int(self.name, 16) % len(numbers)]
+        self._ever: list[int] = self._ask("open_inbox", self._client)
 
     @property
     def n_envs(self) -> int:
@@ -77,42 +75,38 @@ class Inbox:
     def _add(self, env: int | None, values: Mapping[str, Any]) -> int:
         if self._closed:
             raise ClosedError("this writer was closed; make another one")
-        arrays = {name: value if name == "info" else _arrays(name, value) for name, value in values.items() if value is not None}
+        given = {name: value if name == "info" else _arrays(name, value) for name, value in values.items() if value is not None}
         if self.limiter is not None:
             self.limiter.wait_to_add()
         before, call, self._calls = self._ever, self._calls, self._calls + 1
-        self._ever = self._ask(lambda node: node.add.remote(self._client, call, before, env, arrays))
+        self._ever = self._ask("add", self._client, call, before, env, given)
         if self.limiter is not None:
             self.limiter.note_added(self.added)
         return self.added - sum(before)
 
-    def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """Return what the node's store answers, wherever its disk is by now."""
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """Return what the store's node answers, wherever its disk is by now."""
         until = time.monotonic() + self._timeout
         while True:
-            if self._node is not None:
-                try:
-                    for _, answer in self._nodes.collect([(self._node, call(self._node.handle))]):
-                        return answer
-                except NotFoundError:  # its process is another one
-                    list(self._nodes.collect([(self._node, self._open(self._node.handle))]))
-                    continue
+            node = self._nodes.of(self._number)
+            calls = [] if node is None else [(node, getattr(node.handle, method).remote(*arguments))]
+            for _, answer in self._nodes.collect(calls):
+                return answer
             if time.monotonic() > until:
                 self._closed = True
                 raise UnreachableError(f"the node that has this writer's store did not answer for {self._timeout:g} s")
             time.sleep(0.1)
             self._nodes.look()
-            self._node = self._nodes.of(self._identity)
 
     def flush(self) -> None:
         """Sync to the disk."""
-        self._ask(lambda node: node.flush.remote())
+        self._ask("flush")
 
     def close(self) -> None:
         """Let another writer continue the store. Twice is fine."""
         if not self._closed:
             self._closed = True
-            self._ask(lambda node: node.release.remote(self._client))
+            self._ask("release", self._client)
 
     def __enter__(self) -> Self:
         return self
