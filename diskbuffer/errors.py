@@ -6,7 +6,7 @@ DiskBufferError
 │   ├── EmptyBufferError (LookupError)    there is nothing to sample yet
 │   ├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
 │   ├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
-│   └── UnreachableError (TimeoutError)   none of the shards on other machines answers in time, or a bucket does not
+│   └── UnreachableError (TimeoutError)   no machine of a cluster answers in time, or a bucket does not
 ├── InputError (ValueError)               wrong use, such as an argument that does not fit; nothing was changed
 │   ├── SchemaError                       the store holds other columns, or the columns cannot be stored
 │   ├── StackError                        observations that are not the rolling stack they seem to be
@@ -111,7 +111,7 @@ class LimiterTimeoutError(TryAgainError, TimeoutError):
 
 
 class UnreachableError(TryAgainError, TimeoutError):
-    """No shard answers in time; those that come back are used again. Or a bucket does not answer, or does not allow it."""
+    """No node of a cluster answers in time; those that come back are used again. Or a bucket does not answer, or allow it."""
 
     kind = "unreachable"
 

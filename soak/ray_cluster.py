@@ -28,7 +28,7 @@ from soak.table import SHOWN, Row
 from soak.workers import scratch
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
-NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 64
+NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 512
 RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
 DOWN = 3.0  # seconds that a node stays away
 KILL_EVERY = 3.0  # seconds: a process takes two or three to start

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -91,13 +90,9 @@ class ClusterBuffer:
     ) -> None:
         if limiter is not None and not isinstance(limiter, SampleToInsertRatio):
             raise InputError(f"limiter must be a SampleToInsertRatio, found {limiter!r}")
-        how: dict[str, Any] = {"path": os.fspath(path), "disks": disks, "limiter": limiter}
-        how |= {
-            "patience": float(patience),
-            "refresh_every": float(refresh_every),
-            "seed": integer_or_none("seed", seed, 0, None),
-        }
-        self._begin({**how, "store": {**store, "capacity": integer_or_none("capacity", capacity)}}, starts=True)
+        store["capacity"], seed = integer_or_none("capacity", capacity), integer_or_none("seed", seed, 0, None)
+        how = {"disks": disks, "patience": float(patience), "refresh_every": float(refresh_every), "limiter": limiter}
+        self._begin({**how, "path": os.fspath(path), "seed": seed, "store": store}, starts=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return how another process reaches the same stores."""
@@ -241,62 +236,45 @@ class ClusterBuffer:
     def _sample(self, size: int, sampler: Sampler | None) -> Batch:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
-        sent, parts, dry = self._describe(sampler or self._uniform), list[Any](), dict[Any, str]()
+        sent, parts, dry = self._describe(sampler or self._uniform), list[Any](), dict[Node, str]()
         until = time.monotonic() + 2 * self._nodes.patience
         while size:
             self._check_open()
-            self._nodes.look(sent if isinstance(sampler, Prioritized) else None)
-            local = None if isinstance(sampler, Prioritized) else self._local()
-            others = [node for node in self._nodes if local is None or self._here is None or node.number != self._here.number]
-            if local is not None and not others and not parts:
-                return cast(Batch, self._named(local.sample(size, sampler), None, torch.full))
-            drawn = self._draw(size, sampler, sent, local, others, dry)
+            drawn = self._draw(size, sampler, sent, dry)
             size -= sum(len(part["steps"]) for part in drawn)
             parts += drawn
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
                 raise UnreachableError(f"no node gave steps for {2 * self._nodes.patience:g} s ({reasons}); stats() tells more")
-        every = {name: value for part in parts for name, value in part.items()}
-        for part in parts:  # a column that learners wrote on some nodes only is zeros on others, as it is within one
-            for name in every.keys() - part.keys():
-                part[name] = tree_map(partial(_zeros_like, len(part["steps"])), every[name])
-        joined: Batch = tree_map(lambda *arrays: torch.from_numpy(np.concatenate(arrays)), *parts)
-        return joined
+        return _joined(parts)
 
-    def _draw(
-        self,
-        size: int,
-        sampler: Sampler | None,
-        sent: Sent,
-        local: ReplayBuffer | None,
-        others: list[Node],
-        dry: dict[Any, str],
-    ) -> list[Any]:
-        """Return parts of a batch, as arrays; less than all of it where a node did not give its part.
+    def _draw(self, size: int, sampler: Sampler | None, sent: Sent, dry: dict[Node, str]) -> list[Any]:
+        """Return parts of a batch: all of it, or less where a node did not give its part.
 
-        `local` reads this node's disk, and None is its name among the `dry`, which have nothing that fits the sampler, and why.
+        `dry` are nodes that have nothing that fits the sampler, and why.
         """
         by_priority = isinstance(sampler, Prioritized)
-        masses = {node: node.masses.get(sent.pickled, (0.0, 0.0)) for node in others}
-        weights: dict[Node | None, float] = {n: masses[n][0] if by_priority else n.steps for n in others if n.answers}
-        weights |= {} if local is None else {None: len(local)}
-        weights = {node: weight for node, weight in weights.items() if weight and node not in dry}
-        if not weights:
-            if (others or local is not None) and all(node.answers and (node in dry or not node.steps) for node in others):
+        self._nodes.look(sent if by_priority else None)
+        nodes, local = list(self._nodes), None if by_priority else self._local()
+        mine = None if local is None else next((node for node in nodes if node.number == local[0]), None)
+        masses = {node: node.masses.get(sent.pickled, (0.0, 0.0)) for node in nodes}
+        weights = {n: masses[n][0] if by_priority else n.steps for n in nodes if (n.answers or n is mine) and n not in dry}
+        if not sum(weights.values()):
+            if nodes and all(node.answers and (node in dry or not node.steps) for node in nodes):
                 raise EmptyBufferError([*dry.values(), "the cluster holds no complete step yet; add some before sampling"][0])
             time.sleep(0.01)
             self._nodes.look(sent if by_priority else None, now=True)
             return []
         with self._lock:
             shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
-        asked = {node: n for node, n in zip(weights, shares, strict=True) if n}
-        calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if node is not None]
+        calls = [(n, n.handle.sample.remote(k, sent)) for n, k in zip(weights, shares, strict=True) if k and n is not mine]
         parts = []
-        if local is not None and None in asked:
-            try:
-                parts.append(self._named(tree_map(torch.Tensor.numpy, local.sample(asked[None], sampler)), None, np.full))
-            except EmptyBufferError as error:
-                dry[None] = str(error)
+        for node, share in zip(weights, shares, strict=True):
+            if local is not None and node is mine and share:
+                try:
+                    parts.append(local[1].sample(share, sampler) | {"node": torch.full((share,), local[0])})
+                except EmptyBufferError as error:
+                    dry[node] = str(error)
         least = min((least for _, least in masses.values() if least), default=0.0)
         for node, (batch, answer) in self._nodes.collect(calls):
             node.note(answer, sent if by_priority else None)
@@ -306,21 +284,15 @@ class ClusterBuffer:
             if isinstance(sampler, Prioritized) and answer.least:  # weights are relative to the least likely step of all
                 scale = power(np.array([min(least, answer.least) / answer.least]), sampler.beta)
                 batch["weights"] = batch["weights"] * np.float32(scale[0])
-            parts.append(self._named(batch, node, np.full))
+            parts.append(batch | {"node": np.full(len(batch["steps"]), node.number)})
         return parts
 
-    def _named(self, batch: Any, node: Node | None, full: Any) -> Any:
-        """Return a batch that says which node it is of; None for this process's."""
-        number = node.number if node is not None else self._here.number if self._here is not None else -1
-        return {**batch, "node": full((len(batch["steps"]),), number)}
-
-    def _local(self) -> ReplayBuffer | None:
-        """Return what reads this node's disk; None where it has none, or no steps yet."""
+    def _local(self) -> tuple[int, ReplayBuffer] | None:
+        """Return what reads this node's disk, and its number; None where it has no disk, or no steps yet."""
         try:
-            reader = None if self._here is None else self._here.read()
+            return None if self._here is None else (self._here.number, self._here.read())
         except EmptyBufferError:
             return None
-        return reader if reader is not None and len(reader) else None
 
     def _describe(self, sampler: Sampler) -> Sent:
         pickled = self._sent.get(sampler)
@@ -442,8 +414,21 @@ class ClusterBuffer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _joined(parts: list[Any]) -> Batch:
+    """Return one batch of parts, whose values are tensors or arrays."""
+    if len(parts) == 1 and isinstance(parts[0]["node"], torch.Tensor):
+        return cast(Batch, parts[0])
+    parts = [tree_map(np.asarray, part) for part in parts]
+    every = {name: value for part in parts for name, value in part.items()}
+    for part in parts:  # a column that learners wrote on some nodes only is zeros on others, as it is within one
+        zeros = partial(_zeros_like, len(part["steps"]))
+        part |= {name: tree_map(zeros, every[name]) for name in every.keys() - part.keys()}
+    joined: Batch = tree_map(lambda *arrays: torch.from_numpy(np.concatenate(arrays)), *parts)
+    return joined
 
 
 def _zeros_like(count: int, value: Any) -> Any:
