@@ -2,7 +2,7 @@
 
     python examples/train_torchrl_ray.py --store runs/torchrl-ray --steps 20000 [--collectors 4]
 
-Each collector writes to a shard on its machine; the learner samples from all of them. The only lines that differ from TorchRL's
+Each collector writes to the disk of its node; the learner samples from all of them. The only lines that differ from TorchRL's
 usual script are those that name the buffer.
 """
 
@@ -22,8 +22,8 @@ from torchrl.modules import EGreedyModule, QValueActor
 from torchrl.objectives import DQNLoss, SoftUpdate
 
 import diskbuffer as db
-from diskbuffer.adapters.ray import RayReplayBuffer
-from diskbuffer.adapters.ray.torchrl import CollectorShards
+from diskbuffer.adapters.ray import ClusterBuffer
+from diskbuffer.adapters.ray.torchrl import CollectorBuffer
 
 COLUMNS = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
 BATCH, FRAMES = 64, 100
@@ -49,32 +49,33 @@ def main() -> None:
     exploring = EGreedyModule(value.spec, annealing_num_steps=arguments.steps, eps_end=0.05)
     loss = DQNLoss(value, action_space="categorical", delay_value=True)
     targets, optimizer = SoftUpdate(loss, tau=0.01), torch.optim.Adam(loss.parameters(), 1e-3)
-    with RayReplayBuffer(arguments.store, 1_000_000, shards=1, columns=COLUMNS) as buffer:
-        shards = CollectorShards(buffer)
-        print(f"{len(shards)} steps are on disk")
+    with ClusterBuffer(arguments.store.absolute(), 1_000_000, columns=COLUMNS) as stores:
+        buffer = CollectorBuffer(stores)
+        print(f"{len(buffer)} steps are on disk")
         collector = RayCollector(
             [environment] * arguments.collectors,
             TensorDictSequential(value, exploring),
-            replay_buffer=shards,
+            replay_buffer=buffer,
             frames_per_batch=FRAMES,
             total_frames=arguments.steps,
             remote_configs={"num_cpus": 1},
         )
         collector.update_policy_weights_()
         for done, _ in enumerate(collector, 1):
-            losses = [learn(loss, shards, optimizer, targets) for _ in range(arguments.updates)]
+            losses = [learn(loss, buffer, optimizer, targets) for _ in range(arguments.updates)]
             exploring.step(FRAMES)
             collector.update_policy_weights_()
             if done % 10 == 0:
                 print(f"{done * FRAMES} steps, loss {sum(losses) / len(losses):.4f}", flush=True)
         collector.shutdown(shutdown_ray=False)
-        print(f"{len(shards)} steps in the buffer")
+        stores.refresh()
+        print(f"{len(buffer)} steps in the buffer")
     ray.shutdown()
 
 
-def learn(loss: DQNLoss, shards: CollectorShards, optimizer: torch.optim.Optimizer, targets: SoftUpdate) -> float:
+def learn(loss: DQNLoss, buffer: CollectorBuffer, optimizer: torch.optim.Optimizer, targets: SoftUpdate) -> float:
     """Learn from a batch of steps of all collectors."""
-    error = loss(shards.sample(BATCH))["loss"]
+    error = loss(buffer.sample(BATCH))["loss"]
     optimizer.zero_grad()
     error.backward()
     optimizer.step()

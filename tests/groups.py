@@ -8,7 +8,8 @@ from __future__ import annotations
 from fnmatch import fnmatch
 
 _GROUPS = {
-    "tests/adapters/test_r*.py": "ray",  # one cluster
+    "tests/adapters/test_cluster*.py": "ray",  # one cluster
+    "tests/adapters/test_r*.py": "ray",
     "tests/adapters/test_sb3*.py": "sb3",
     "tests/adapters/test_t*.py": "torchrl",
     "tests/formats/*": "formats",

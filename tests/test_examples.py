@@ -87,7 +87,7 @@ def test_the_example_for_rllib_runs_and_goes_on(algorithm: str, tmp_path: Path) 
 
 
 @pytest.mark.nightly
-def test_collectors_of_torchrl_write_into_shards_of_ray(tmp_path: Path) -> None:
+def test_collectors_of_torchrl_write_to_the_disk_of_their_node(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
     options = ("--store", tmp_path / "store", "--steps", 400, "--updates", 2)
     printed = [run("train_torchrl_ray.py", *options) for _ in range(2)]

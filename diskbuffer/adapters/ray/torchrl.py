@@ -1,4 +1,4 @@
-"""TorchRL's collectors on Ray: each of them writes into a shard near by, and no step passes through the learner's process."""
+"""TorchRL's collectors on Ray: each of them writes to its own node's disk, and no step passes through the learner's process."""
 
 from __future__ import annotations
 
@@ -7,56 +7,59 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
-from diskbuffer import Sampler
-from diskbuffer.adapters.ray.buffer import RayReplayBuffer
+from diskbuffer import ReplayBuffer, Sampler
+from diskbuffer.adapters.ray.cluster import ClusterBuffer
+from diskbuffer.adapters.ray.writing import Inbox
 from diskbuffer.errors import InputError
 from diskbuffer.plugin import put_argument, value_at
 
 Key = str | tuple[str, ...]
 _COLUMNS: dict[str, Key] = {"obs": "observation", "action": "action"}
-_OF_NEXT = ("reward", "terminated", "truncated")
+_OF_NEXT = ("reward", "terminated", "truncated")  # which have an axis more in a TensorDict
 
 
-class CollectorShards:
-    """What ``RayCollector(replay_buffer=...)`` takes, over the shards of a `RayReplayBuffer`.
+class CollectorBuffer:
+    """What ``RayCollector(replay_buffer=...)`` takes, over a `ClusterBuffer`.
 
-    Collectors add what they collect as steps of one environment, or of one for each row of a batch of environments; so the buffer
-    must have been made with as many, ``n_envs=``. They go on once the shard has acknowledged a batch, and wait where the buffer's
-    limiter has it so.
+    Each collector opens a writer with its first batch. It continues the store of a collector that ended, if there is one.
 
     Parameters
     ----------
-    buffer : RayReplayBuffer
+    buffer : ClusterBuffer
     columns : mapping of str to str or tuple of str, optional
         Where in a TensorDict the columns are, beside reward, terminated and truncated of ``next``. Those that begin with "obs"
         are read from ``next``, too. ``{"obs": "observation", "action": "action"}`` by default.
-
-    Attributes
-    ----------
-    service_backend : str
-        "ray": what RayCollector asks for.
     """
 
-    service_backend = "ray"
+    service_backend = "ray"  # what RayCollector asks for
 
-    def __init__(self, buffer: RayReplayBuffer, columns: Mapping[str, Key] | None = None) -> None:
+    def __init__(self, buffer: ClusterBuffer, columns: Mapping[str, Key] | None = None) -> None:
         self.buffer, self._columns = buffer, dict(_COLUMNS if columns is None else columns)
+        self._writer: ReplayBuffer | Inbox | None = None
+        self._keys = self._columns | {name: ("next", name) for name in _OF_NEXT}
+        for column, key in self._columns.items():
+            if column.split("/")[0] == "obs":
+                self._keys["next_" + column] = ("next", *((key,) if isinstance(key, str) else key))
 
-    def client(self) -> CollectorShards:
-        """Return what a collector is given; in its process it is a way to the same shards."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a collector reaches the same buffer; it opens a writer of its own."""
+        return type(self), (self.buffer, self._columns)
+
+    def client(self) -> CollectorBuffer:
+        """Return what a collector is given."""
         return self
 
-    def clients(self, count: int) -> list[CollectorShards]:
-        """Return that for so many collectors."""
+    def clients(self, count: int) -> list[CollectorBuffer]:
+        """Return what so many collectors are given."""
         return [self] * count
 
     @property
     def write_count(self) -> int:
-        """How many steps were ever added, by all collectors."""
-        return int(self.buffer.stats()["added"])
+        """How many steps were ever added, as far as nodes have told: those of about the last second may be missing."""
+        return sum(node["added"] for node in self.buffer.stats()["nodes"])
 
     def extend(self, data: TensorDictBase) -> None:
-        """Add what a collector has collected, (steps,) or (environments, steps), and wait until it is acknowledged.
+        """Store what was collected, (steps,) or (environments, steps), always of as many environments. The limiter may wait.
 
         Raises
         ------
@@ -65,37 +68,26 @@ class CollectorShards:
         """
         if data.ndim not in (1, 2):
             raise InputError(f"expected a batch of shape (steps,) or (environments, steps), found {tuple(data.shape)}")
-        for env, one in enumerate([data] if data.ndim == 1 else data.unbind(0)):
-            self.buffer.extend(env=env, **self._values(one))
-        self.buffer.flush(sync=False)
-
-    def _values(self, data: TensorDictBase) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
-        following = data.get("next")
-        for column, key in self._columns.items():
-            if column.split("/")[0] == "obs":
-                put_argument(arguments, "next_" + column, following.get(key).numpy(force=True))
-            put_argument(arguments, column, data.get(key).numpy(force=True))
-        for name in _OF_NEXT:
-            values = following.get(name, None)
-            if values is not None:
-                arguments[name] = values.reshape(len(data)).numpy(force=True)
-        return arguments
+        rows = [data] if data.ndim == 1 else data.unbind(0)
+        if self._writer is None:
+            self._writer = self.buffer.writer(n_envs=len(rows), autoreset="disabled")
+        for env, row in enumerate(rows):
+            arguments: dict[str, Any] = {}
+            for column, key in self._keys.items():
+                if (value := row.get(key, None)) is not None:
+                    flat = value.reshape(len(row)) if column in _OF_NEXT else value
+                    put_argument(arguments, column, flat.numpy(force=True))
+            self._writer.extend(env=env, **arguments)
 
     def sample(self, batch_size: int, sampler: Sampler | None = None) -> TensorDict:
-        """Return steps as a TensorDict, as TorchRL's losses take them; ``steps`` names them."""
-        batch = self.buffer.sample(batch_size, sampler)
-        shape = batch["steps"].shape
-        current, following = TensorDict(batch_size=shape), TensorDict(batch_size=shape)
-        for column, key in self._columns.items():
-            current[key] = value_at(batch, column)
-            if column.split("/")[0] == "obs":
-                following[key] = value_at(batch, "next_" + column)
-        for name in _OF_NEXT:
-            following[name] = batch[name].unsqueeze(-1)
-        following["done"] = following["terminated"] | following["truncated"]
-        current["next"], current["steps"] = following, batch["steps"]
-        return current
+        """Return steps as a TensorDict, as TorchRL's losses take them; ``node`` and ``steps`` name them."""
+        drawn = self.buffer.sample(batch_size, sampler)
+        batch = TensorDict({name: drawn[name] for name in ("node", "steps")}, drawn["steps"].shape)
+        for column, key in self._keys.items():
+            value = value_at(drawn, column)
+            batch[key] = value.unsqueeze(-1) if column in _OF_NEXT else value
+        batch["next", "done"] = batch["next", "terminated"] | batch["next", "truncated"]
+        return batch
 
     def __len__(self) -> int:
         """Return how many steps can be sampled."""
