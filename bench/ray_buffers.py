@@ -1,18 +1,23 @@
-"""Buffers over Ray: beside `ReplayBuffer`, TorchRL's `RayReplayBuffer` and RLlib's DQN; and the bytes that a shard sends.
+"""A buffer over a Ray cluster, beside `ReplayBuffer` and TorchRL's `RayReplayBuffer`; and RLlib's, beside ours.
 
     python -m bench.ray_buffers [--only local] --json FILE
 
-All on one machine, whose processes Ray starts; they take turns. TorchRL's buffer is one actor with a `LazyTensorStorage`; ours
-has one shard, and each process that samples reads its files. Both get the same stacks of frames, some blocks in a row, all of
-which are acknowledged before the clock stops: TorchRL waits for each of them, ours for the last. Memory is what the actor's
-process allocated more than when it was empty. A seed of RLlib does not make trainings equal, so *curves* compares the mean return
-of episodes over the second half of a training, over several seeds: the difference, against the noise of such a difference, which
-is estimated from the spread between seeds (Welch, 1947, "The generalization of 'Student's' problem").
+Two nodes of Ray on one machine. The learner is this process. An actor on its node adds stacks of frames that are in its memory,
+some blocks in a row: to TorchRL's buffer, one actor with a `LazyTensorStorage`, by calls to that; to ours through a writer. In
+*torchrl*, our store is on the node of both: the actor writes files, and the learner reads them. In *remote*, it is on the other
+node, as is TorchRL's buffer, so that all steps and batches go over Ray. Both buffers may prefetch: TorchRL's does so in its
+actor, ours with `loader`. Memory is what the processes that hold steps allocated more than when there were none: TorchRL's
+buffer; our writer, and what reads for other nodes.
+
+A seed of RLlib does not make trainings equal, so *curves* compares the mean return of episodes over the second half of a
+training, over several seeds: the difference, against the noise of such a difference, which is estimated from the spread between
+seeds (Welch, 1947, "The generalization of 'Student's' problem").
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,18 +34,23 @@ STACK, BATCH, EPISODE = 4, 256, 500
 BLOCK = 200  # transitions that are added at a time
 IN_A_ROW = 5  # blocks of them, until all are acknowledged
 EACH = 8  # calls in a row
+MANY = 24  # batches in a row of a loader, most of which were not there before
+PREFETCH = 3  # batches ahead
 DQN_STEPS = 40  # of the algorithm, in a turn
 EVERY = 250  # steps between two points of a curve
-PLACE: dict[str, Any] = {"shards": 1, "patience": 60.0}  # of our buffer
-DISK = "diskbuffer.adapters.rllib.DiskPrioritizedEpisodeReplayBuffer"
+HERE, THERE = "here", "there"  # resources of the learner's node, and of the other
 
 
 def start() -> None:
-    """Start Ray, as small as it gets."""
+    """Start two nodes of Ray, as small as they get; they end with this process."""
     import ray
+    from ray.cluster_utils import Cluster
 
-    quiet: dict[str, Any] = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False}
-    ray.init("local", num_cpus=2, object_store_memory=300 << 20, **quiet)
+    small = {"include_dashboard": False, "object_store_memory": 300 << 20}
+    equal = {"_system_config": {"worker_niceness": 0}}  # actors have as much of the processors as this process
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {HERE: 1}, **small, **equal})
+    nodes.add_node(num_cpus=0, resources={THERE: 1}, **small)
+    ray.init(nodes.address, logging_level="error", log_to_driver=False)
 
 
 def rounds_of(report: Report) -> int:
@@ -55,8 +65,8 @@ def trajectory(obs: Any) -> dict[str, Any]:
 
 
 def local(report: Report, directory: Path) -> None:
-    """Compare `sample(256)` with that of a store that this process writes."""
-    from diskbuffer.adapters.ray import RayReplayBuffer
+    """Compare `sample(256)` of a store on this node with that of a store that this process writes."""
+    from diskbuffer.adapters.ray import ClusterBuffer
 
     pixels = frames(2_000 if report.quick else 20_000)
     vectors = np.random.default_rng(0).random((100_001, 4), np.float32)
@@ -64,73 +74,115 @@ def local(report: Report, directory: Path) -> None:
         columns = {"obs": db.Column(obs.shape[1:], obs.dtype.name), "action": db.Column((), "int64")}
         with (
             db.ReplayBuffer(directory / f"plain-{stack}", columns=columns, frame_stack=stack) as plain,
-            RayReplayBuffer(directory / f"ray-{stack}", columns=columns, frame_stack=stack, **PLACE) as ours,
+            ClusterBuffer(directory / f"ray-{stack}", columns=columns, frame_stack=stack, disks=HERE) as ours,
+            ours.writer() as writer,
         ):
             plain.extend(**trajectory(obs))
-            ours.extend(**trajectory(obs))
-            ours.flush()
-            ours.refresh()
+            writer.extend(**trajectory(obs))
             competitors: dict[str, Callable[[Any], Any]] = {"Ray": ours.sample, "plain": plain.sample}
             in_turn(3, competitors, lambda: BATCH, EACH)
             found = in_turn(rounds_of(report), competitors, lambda: BATCH, EACH)
             for of, seconds in found.items():
                 report.times(f"{name}: sample(256), {of}", seconds)
             times = ratio(found["Ray"], found["plain"], EACH)
-            report.row(f"{name}: sample(256) with one local shard, against ReplayBuffer", times, "x", at_most=2.0)
+            report.row(f"{name}: sample(256) over Ray with a store on this node, against ReplayBuffer", times, "x", at_most=2.0)
+            ours.destroy()
+
+
+class Actor:
+    """Adds transitions to TorchRL's buffer, or through a writer of ours."""
+
+    def __init__(self, buffer: Any, count: int) -> None:
+        from diskbuffer.adapters.ray import ClusterBuffer
+
+        self._pixels, self._added = frames(count + STACK), 0
+        self._ours = buffer.writer() if isinstance(buffer, ClusterBuffer) else None
+        self._theirs = buffer
+
+    def add(self) -> float:
+        """Add the next blocks; return the seconds for each transition."""
+        blocks = [block(self._pixels, self._added + k * BLOCK) for k in range(IN_A_ROW)]
+        begin = time.perf_counter()
+        for one in blocks:
+            if self._ours is not None:
+                self._ours.extend(**one)
+            else:
+                self._theirs.extend(as_tensors(one))
+        self._added += IN_A_ROW * BLOCK
+        return (time.perf_counter() - begin) / (IN_A_ROW * BLOCK)
+
+    def allocated(self) -> int:
+        """Return the bytes that this process allocated."""
+        return allocated(psutil.Process())
 
 
 def torchrl(report: Report, directory: Path) -> None:
-    """Compare adding and sampling with TorchRL's buffer, and the memory of the actors."""
-    import torch
-    from tensordict import TensorDict
+    """Compare adding, sampling and memory with TorchRL's buffer, where the actor and the learner have a disk."""
+    against_torchrl(report, directory, HERE)
+
+
+def remote(report: Report, directory: Path) -> None:
+    """Compare them where every step and every batch goes to another node, or comes from it."""
+    against_torchrl(report, directory, THERE)
+
+
+def against_torchrl(report: Report, directory: Path, where: str) -> None:
+    """Compare with TorchRL's buffer; both are on a node."""
+    import ray
     from torchrl.data import LazyTensorStorage, RayReplayBuffer
 
-    from diskbuffer.adapters import ray
+    from diskbuffer.adapters.ray import ClusterBuffer
 
+    kind = "stacks of 4 frames" if where == HERE else "stacks of 4 frames, over Ray"
     turns = 2 if report.quick else 10
     n = turns * IN_A_ROW * BLOCK
-    pixels, numbers = frames(n + STACK), iter(range(turns))
-    options: dict[str, Any] = {"batch_size": BATCH, "remote_config": {"num_cpus": 0}, "transport": "ray"}
+    remotely = {"num_cpus": 0, "resources": {where: 0.01}}
+    options: dict[str, Any] = {"batch_size": BATCH, "prefetch": PREFETCH, "remote_config": remotely, "transport": "ray"}
     theirs, their_process = made(lambda: RayReplayBuffer(storage=partial(LazyTensorStorage, n), **options))
-    ours, our_process = made(lambda: ray.RayReplayBuffer(directory / "ours", columns=COLUMNS, frame_stack=STACK, **PLACE))
-    empty = {"ours": allocated(our_process), "theirs": allocated(their_process)}
+    ours, our_process = made(lambda: ClusterBuffer(directory / "ours", columns=COLUMNS, frame_stack=STACK, disks=where))
+    start_actor = ray.remote(num_cpus=0, resources={HERE: 0.01})(Actor).remote
+    actors = {"ours": start_actor(ours, n), "theirs": start_actor(theirs.client(), n)}
 
-    def blocks() -> list[dict[str, Any]]:
-        first = next(numbers) * IN_A_ROW * BLOCK
-        return [block(pixels, first + k * BLOCK) for k in range(IN_A_ROW)]
-
-    def add_ours(given: list[dict[str, Any]]) -> None:
-        for one in given:
-            ours.extend(**one)
-        ours.flush(sync=False)
-
-    def add_theirs(given: list[dict[str, Any]]) -> None:
-        for one in given:
-            found = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in one.items()}
-            after = {"observation": found["next_obs"], "reward": found["reward"], "terminated": found["terminated"]}
-            theirs.extend(TensorDict({"observation": found["obs"], "action": found["action"], "next": after}, [BLOCK]))
+    def memory() -> dict[str, int]:
+        return {"ours": allocated(our_process) + ray.get(actors["ours"].allocated.remote()), "theirs": allocated(their_process)}
 
     try:
-        taken = in_turn(turns, {"ours": add_ours, "theirs": add_theirs}, blocks)
-        adding = {name: [each / (IN_A_ROW * BLOCK) for each in seconds[1:]] for name, seconds in taken.items()}
+        empty = memory()
+        taken = [{of: ray.get(actor.add.remote()) for of, actor in actors.items()} for _ in range(turns)]
+        adding = {of: [seconds[of] for seconds in taken[1:]] for of in actors}
+        more = {of: now - empty[of] for of, now in memory().items()}
         ours.refresh()
+        batches = ours.loader(BATCH, prefetch=PREFETCH)
         competitors: dict[str, Callable[[Any], Any]] = {"ours": ours.sample, "theirs": theirs.sample}
         in_turn(2, competitors, lambda: BATCH)
         sampling = in_turn(rounds_of(report), competitors, lambda: BATCH)
-        for name in ("ours", "theirs"):
-            report.times(f"stacks of 4 frames: adding, a transition, {name}", adding[name], 1e6, "us")
-            report.times(f"stacks of 4 frames: sample(256), {name}", sampling[name])
-        for what, times in (("added", adding), ("sampled", sampling)):
-            value = ratio(times["theirs"], times["ours"])
-            report.row(f"transitions {what} a second, against TorchRL's RayReplayBuffer", value, "x", at_least=2.0)
-        more = max(allocated(our_process) - empty["ours"], 0)
-        their_more = allocated(their_process) - empty["theirs"]
-        report.row(f"memory for {n:,} transitions, ours", more / 1e6, "MB")
-        report.row(f"memory for {n:,} transitions, TorchRL's", their_more / 1e6, "MB")
-        report.row("memory, against TorchRL's RayReplayBuffer", more / their_more, "x", at_most=0.1)
+        takers = {"ours": partial(take, batches.__next__), "theirs": partial(take, theirs.sample)}
+        loading = in_turn(rounds_of(report), takers, lambda: MANY)
+        batches.close()
+        measured = ("added", adding, 1, 2.0), ("sampled", sampling, BATCH, 4.0), ("loaded", loading, MANY * BATCH, None)
+        for what, times, transitions, least in measured:
+            for of, seconds in times.items():
+                report.times(f"{kind}: a transition {what}, {of}", [each / transitions for each in seconds], 1e6, "us")
+            value, target = ratio(times["theirs"], times["ours"]), least if where == HERE else None
+            report.row(f"{kind}: transitions {what} a second, against TorchRL's RayReplayBuffer", value, "x", at_least=target)
+        for of, size in more.items():
+            report.row(f"{kind}: memory for {n:,} transitions, {of}", size / 1e6, "MB")
+        report.row(f"{kind}: memory, against TorchRL's RayReplayBuffer", more["ours"] / more["theirs"], "x", at_most=0.1)
     finally:
-        ours.close()
+        for actor in actors.values():
+            ray.kill(actor)
+        ours.destroy()
         theirs.close()
+
+
+def as_tensors(transitions: dict[str, Any]) -> Any:
+    """Return what TorchRL's buffer takes."""
+    import torch
+    from tensordict import TensorDict
+
+    found = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in transitions.items()}
+    after = {"observation": found["next_obs"], "reward": found["reward"], "terminated": found["terminated"]}
+    return TensorDict({"observation": found["obs"], "action": found["action"], "next": after}, [BLOCK])
 
 
 def block(pixels: Any, first: int) -> dict[str, Any]:
@@ -161,52 +213,36 @@ def allocated(process: psutil.Process) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
-def sent(report: Report, directory: Path) -> None:
-    """Count the bytes that a shard sends, with ``compress=True`` and without, and time both sides' work in one process."""
-    from diskbuffer.adapters.ray.packing import pack, unpack
-
-    pixels = frames(2_000 if report.quick else 20_000)
-    draws: dict[str, tuple[int, int, db.Sampler]] = {
-        "single frames": (1, BATCH, db.Uniform(0)),
-        "stacks of 4 frames": (STACK, BATCH, db.Uniform(0)),
-        "stacks of 4 frames, 3 steps": (STACK, BATCH, db.Uniform(0, n_step=3)),
-        "sequences of 16 frames": (1, BATCH // 16, db.Slices(16, seed=0)),
-    }
-    for name, (stack, size, sampler) in draws.items():
-        with db.ReplayBuffer(directory / name, columns=COLUMNS, frame_stack=stack) as buffer:
-            buffer.extend(**trajectory(pixels))
-            buffer.flush(recompress=True)
-
-            def send(compress: bool, buffer: db.ReplayBuffer = buffer, size: int = size, by: db.Sampler = sampler) -> int:
-                packed = pack(buffer.sample(size, by), compress=compress)
-                unpack(packed)
-                return sum(len(memory) for memory in packed.memories)
-
-            ways = {"as it is": False, "compressed": True}
-            for way, compress in ways.items():
-                report.row(f"{name}: bytes sent for a sample, {way}", send(compress) / size, "bytes")
-            calls = {way: lambda _, compress=compress: send(compress) for way, compress in ways.items()}
-            for way, seconds in in_turn(rounds_of(report), calls, lambda: None, EACH).items():
-                report.times(f"{name}: both sides' work for a batch of {size}, {way}", seconds)
+def take(call: Callable[[], Any], count: int) -> None:
+    """Call several times."""
+    for _ in range(count):
+        call()
 
 
-def algorithm(of: str, directory: Path, seed: int, capacity: int, **training: Any) -> Any:
-    """Return RLlib's DQN on CartPole, with our buffer or its own."""
+def algorithm(name: str, of: str, directory: Path, seed: int, capacity: int, **training: Any) -> Any:
+    """Return RLlib's DQN on CartPole, or its SAC on Pendulum, with our buffer or its own."""
     from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.algorithms.sac import SACConfig
 
-    kind = {"type": DISK, "path": str(directory)} if of == "ours" else {"type": "PrioritizedEpisodeReplayBuffer"}
-    config: Any = DQNConfig().environment("CartPole-v1").env_runners(num_env_runners=0).debugging(seed=seed)
-    config.training(replay_buffer_config={**kind, "capacity": capacity, "alpha": 0.6, "beta": 0.4}, train_batch_size=32)
+    from diskbuffer.adapters.rllib import DiskPrioritizedEpisodeReplayBuffer
+
+    config: Any = DQNConfig().environment("CartPole-v1") if name == "DQN" else SACConfig().environment("Pendulum-v1")
+    config.env_runners(num_env_runners=0).debugging(seed=seed)
+    kind = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": capacity, "alpha": 0.6, "beta": 0.4}
+    config.training(replay_buffer_config=kind, train_batch_size=32)
     if training:
         config.rl_module(model_config={"fcnet_hiddens": [64], "head_fcnet_hiddens": []})
         config.reporting(min_sample_timesteps_per_iteration=EVERY, metrics_num_episodes_for_smoothing=5)
-    return config.training(**{"num_steps_sampled_before_learning_starts": 100, **training}).build_algo()
+    made = config.training(**{"num_steps_sampled_before_learning_starts": 100, **training}).build_algo()
+    if of == "ours":  # SAC takes no type of buffer but its own
+        made.local_replay_buffer = DiskPrioritizedEpisodeReplayBuffer(capacity, alpha=0.6, path=directory)
+    return made
 
 
 def dqn(report: Report, directory: Path) -> None:
     """Compare steps a second of RLlib's DQN on CartPole (its `training_step`), with its own buffer and with ours."""
     steps = 10 if report.quick else DQN_STEPS
-    algorithms = {of: algorithm(of, directory / "dqn", 0, 50_000) for of in ("ours", "theirs")}
+    algorithms = {of: algorithm("DQN", of, directory / "dqn", 0, 50_000) for of in ("ours", "theirs")}
 
     def train(of: str, count: int) -> None:
         for _ in range(count):
@@ -223,25 +259,28 @@ def dqn(report: Report, directory: Path) -> None:
 
 
 def curves(report: Report, directory: Path) -> None:
-    """Compare what RLlib's DQN learns, over several seeds."""
-    seeds, steps = (2, 1_000) if report.quick else (3, 3_000)
-    how = {"lr": 5e-4, "target_network_update_freq": 100, "epsilon": [(0, 1.0), (steps // 4, 0.05)]}
-    late: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for seed in range(report.seed, report.seed + seeds):
+    """Compare what RLlib's DQN and SAC learn, over several seeds."""
+    seeds, steps = (2, 1_000) if report.quick else (5, 3_000)
+    dqn = {"lr": 5e-4, "target_network_update_freq": 100, "epsilon": [(0, 1.0), (steps // 4, 0.05)]}
+    ways: dict[str, dict[str, Any]] = {"DQN": dqn, "SAC": {}}
+    for name, how in ways.items():
+        late: dict[str, list[float]] = {"ours": [], "theirs": []}
+        for seed in range(report.seed, report.seed + seeds):
+            for of, means in late.items():
+                place, begin = directory / f"{name}-{seed}", {"num_steps_sampled_before_learning_starts": 200}
+                learner = algorithm(name, of, place, seed, 20_000, **how, **begin)
+                curve = [learner.train()["env_runners"].get("episode_return_mean", math.nan) for _ in range(steps // EVERY)]
+                means.append(float(np.nanmean(curve[len(curve) // 2 :])))
+                learner.stop()
         for of, means in late.items():
-            learner = algorithm(of, directory / f"{seed}", seed, 20_000, **how, num_steps_sampled_before_learning_starts=200)
-            curve = [learner.train()["env_runners"].get("episode_return_mean", math.nan) for _ in range(steps // EVERY)]
-            means.append(float(np.nanmean(curve[len(curve) // 2 :])))
-            learner.stop()
-    for of, means in late.items():
-        report.row(f"RLlib, DQN: mean return over the second half, {seeds} seeds, {of}", float(np.mean(means)), "")
-        report.row(f"RLlib, DQN: its standard deviation between seeds, {of}", float(np.std(means, ddof=1)), "")
-    noise = math.sqrt(sum(np.var(means, ddof=1) / seeds for means in late.values()))
-    apart = abs(np.mean(late["ours"]) - np.mean(late["theirs"])) / max(noise, 1e-9)
-    report.row("RLlib, DQN: the curves' difference, in standard errors of it", float(apart), "", at_most=2.0)
+            report.row(f"RLlib, {name}: mean return over the second half, {seeds} seeds, {of}", float(np.mean(means)), "")
+            report.row(f"RLlib, {name}: its standard deviation between seeds, {of}", float(np.std(means, ddof=1)), "")
+        noise = math.sqrt(sum(np.var(means, ddof=1) / seeds for means in late.values()))
+        apart = abs(np.mean(late["ours"]) - np.mean(late["theirs"])) / max(noise, 1e-9)
+        report.row(f"RLlib, {name}: the curves' difference, in standard errors of it", float(apart), "", at_most=2.0)
 
 
-PARTS: dict[str, Part] = {part.__name__: part for part in (local, torchrl, sent, dqn, curves)}
+PARTS: dict[str, Part] = {part.__name__: part for part in (local, torchrl, remote, dqn, curves)}
 
 if __name__ == "__main__":
     start()
