@@ -121,7 +121,6 @@ TOUCHES_FILES = {
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
     "adapters.ray.node_store": "the directory of a node, its identity, and whose which inbox is",
-    "adapters.ray.shard": "the directory that a shard's store is to be in, and beside it what a limiter counts",
     "adapters.torchrl.checkpointer": "directories of checkpoints",
     "adapters.torchrl.replacing": "a whole store that takes another one's place",
     "adapters.torchrl.samplers": "directories of checkpoints",

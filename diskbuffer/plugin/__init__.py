@@ -42,7 +42,6 @@ from diskbuffer.store.building import is_there as is_store
 
 if typing.TYPE_CHECKING:
     from diskbuffer.arguments.inputs import as_array, step_ids
-    from diskbuffer.columns.map_steps import arrays_of, names_of
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
     from diskbuffer.plugin.appender import Appender
@@ -79,7 +78,6 @@ __all__ = [
     "Transform",
     "Video",
     "Writer",
-    "arrays_of",
     "as_array",
     "as_numbers",
     "counted",
@@ -97,7 +95,6 @@ __all__ = [
     "is_store",
     "leaves",
     "local_path",
-    "names_of",
     "one_of",
     "power",
     "printable",
@@ -123,8 +120,6 @@ _LATER = {
     "Transform": "diskbuffer.reading.delivery",
     "step_ids": "diskbuffer.arguments.inputs",
     "as_array": "diskbuffer.arguments.inputs",
-    "arrays_of": "diskbuffer.columns.map_steps",
-    "names_of": "diskbuffer.columns.map_steps",
 }
 
 

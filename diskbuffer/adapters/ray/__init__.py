@@ -1,6 +1,5 @@
 """Replay buffers over the nodes of a Ray cluster."""
 
-from diskbuffer.adapters.ray.buffer import RayReplayBuffer
 from diskbuffer.adapters.ray.cluster import ClusterBuffer
 
-__all__ = ["ClusterBuffer", "RayReplayBuffer"]
+__all__ = ["ClusterBuffer"]

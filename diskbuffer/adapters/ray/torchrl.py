@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from diskbuffer import ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.cluster import ClusterBuffer
-from diskbuffer.adapters.ray.writing import Inbox
+from diskbuffer.adapters.ray.inbox import Inbox
 from diskbuffer.errors import InputError
 from diskbuffer.plugin import put_argument, value_at
 
