@@ -9,7 +9,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any, Self, cast
@@ -29,6 +29,16 @@ from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_no
 
 _WRITERS = "actor-*"  # of stores on an actor's own node
 _UPDATES = 8  # of priorities that may be on their way
+
+
+class _Writer(ReplayBuffer):
+    """A store whose limiter is the cluster's."""
+
+    def close(self) -> None:
+        """Close it, and tell how many steps it has."""
+        super().close()
+        if self.limiter is not None:
+            self.limiter.close()
 
 
 class ClusterBuffer:
@@ -152,15 +162,14 @@ class ClusterBuffer:
         self._check_open()
         options = {**self._how["store"], **how}
         if self._here is not None:
-            here = ReplayBuffer(self._here.path, writer=_WRITERS, **options)
-            who, count, writer = f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()), cast(Any, here)
+            here: Any = _Writer(self._here.path, writer=_WRITERS, **options)
+            who, count, writer = f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()), here
         else:
             self._nodes.look()
             inbox = Inbox(self._nodes, options, timeout)
-            who, count, writer = inbox.name, inbox.added, cast(Any, inbox)
+            who, count, writer = inbox.name, inbox.added, inbox
         if self._rate is not None:
             writer.limiter = self._limiter("add", who, count)
-            weakref.finalize(writer, writer.limiter.close).atexit = False
         return writer  # type: ignore[no-any-return]
 
     # Sampling
@@ -336,25 +345,33 @@ class ClusterBuffer:
         self._check_open()
         parts = list(self._by_node(batch, as_array(name, values)))
         calls = [(node, node.handle.write.remote(name, steps, mine)) for node, steps, mine in parts if node is not None]
-        written = [count for _, count in self._nodes.collect(calls)]
-        if len(written) < len(parts):
-            raise UnreachableError(f"{len(parts) - len(written)} of {len(parts)} nodes do not answer; repeat the call")
-        return sum(written)
+        return sum(self._all_of(calls, len(parts)))
+
+    def _all_of(self, calls: Sequence[tuple[Node, Any]], expected: int) -> list[Any]:
+        results = [result for _, result in self._nodes.collect(calls)]
+        if len(results) < expected:
+            raise UnreachableError(f"{expected - len(results)} of {expected} nodes do not answer; repeat the call")
+        return results
 
     def _by_node(self, batch: Batch, values: Any) -> Iterator[tuple[Node | None, Any, Any]]:
         """Yield nodes, None where one does not answer, their steps, and the values of these."""
         if "node" not in batch:
             raise InputError('the batch has no "node": give a batch as sample() returns it')
         numbers, steps = as_array("node", batch["node"]), step_ids(batch["steps"], of_sequences=True)
+        if values.shape[:1] != steps.shape[:1]:
+            raise InputError(f"expected a value for each of {len(steps)} samples, found shape {values.shape}")
         for number in np.unique(numbers).tolist():
             yield self._nodes.of(number), steps[numbers == number], values[numbers == number]
 
     def flush(self) -> None:
-        """Wait until priorities have arrived, and have nodes sync what learners wrote to their disks; writers sync steps."""
+        """Wait until priorities have arrived, and have nodes sync what learners wrote to their disks; writers sync steps.
+
+        An UnreachableError where a node does not answer; others have synced.
+        """
         self._check_open()
         self._settle()
-        answering = [node for node in self._nodes if node.answers]
-        list(self._nodes.collect([(node, node.handle.flush.remote()) for node in answering]))
+        nodes = list(self._nodes)
+        self._all_of([(node, node.handle.flush.remote()) for node in nodes if node.answers], len(nodes))
 
     # Looking
 
@@ -396,13 +413,13 @@ class ClusterBuffer:
     def close(self) -> None:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
-            self._settle()
             self._closed = True
             if self.limiter is not None:
                 self.limiter.close()
             here = vars(self).get("_here")
             if here is not None and here.reader is not None:
                 here.reader.close()
+            self._settle()
 
     def destroy(self) -> None:
         """Close this handle, and end the cluster's actors for this path; the steps stay on the disks."""

@@ -107,6 +107,8 @@ class Inbox:
         if not self._closed:
             self._closed = True
             self._ask("release", self._client)
+            if self.limiter is not None:
+                self.limiter.close()
 
     def __enter__(self) -> Self:
         return self
