@@ -41,6 +41,7 @@ FLOORS = (
     ("formats",),
     ("editing",),
     ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "adapters.ray", "commands"),
+    ("adapters.rllib",),
     ("__main__",),
 )
 GUESTS = ("adapters", "formats", "inspect", "commands", "editing", "__main__")

@@ -26,7 +26,7 @@ from diskbuffer.schema.endings import CUT_OFF, RUNNING
 from diskbuffer.schema.environment import describe as describe_spaces
 from diskbuffer.schema.environment import is_sane
 from diskbuffer.schema.environment import numbers as as_numbers
-from diskbuffer.schema.nested import leaves, one_of, put, put_argument, value_at
+from diskbuffer.schema.nested import flatten, leaves, one_of, put, put_argument, value_at
 from diskbuffer.schema.schema import (
     BUILT_IN,
     FLAGS,
@@ -84,6 +84,7 @@ __all__ = [
     "describe_spaces",
     "either",
     "escape_key",
+    "flatten",
     "for_command_line",
     "format_option",
     "human_size",

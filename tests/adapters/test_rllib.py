@@ -16,9 +16,11 @@ from tests.amounts import examples
 
 pytest.importorskip("ray.rllib.env.single_agent_episode", reason="needs RLlib: see docs/adapters.md")
 
+from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
+from diskbuffer.adapters.ray import ClusterBuffer
 from diskbuffer.adapters.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's own
@@ -118,6 +120,8 @@ def test_priorities_and_steps_are_there_when_it_is_made_again(tmp_path: Path) ->
     found = buffer.sample(500, n_step=1, beta=1.0, sample_episodes=True)
     with pytest.raises(db.InputError, match="sequences have no priorities"):
         buffer.sample(8, n_step=1, batch_length_T=5, sample_episodes=True)
+    with pytest.raises(db.InputError, match="has 500 steps, found 3"):
+        buffer.update_priorities(np.ones(3))
     buffer.update_priorities(np.array([1.0 if told(one)[2] == 7 else 0.0 for one in found]))
     assert {told(one)[2] for one in buffer.sample(50, n_step=1, beta=0.5, sample_episodes=True)} == {7}
     state = buffer.get_state()
@@ -155,7 +159,7 @@ def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
         reader.close()
         assert len(reader) == 2 * steps
         reader.close()
-        with pytest.raises(db.errors.SchemaError, match="give capacity=1000"):
+        with pytest.raises(db.errors.SchemaError, match="stored 1000, asked for 2000"):
             DiskEpisodeReplayBuffer(2_000, path=path)
 
 
@@ -170,3 +174,57 @@ def test_episodes_that_were_evicted_are_told_from_those_that_are_there(tmp_path:
     assert buffer.get_num_episodes_evicted() == len(begun) - buffer.get_num_episodes() > 0
     assert buffer.get_added_timesteps() == 1_500
     buffer.close()
+
+
+@pytest.mark.parametrize("name", ["DiskEpisodeReplayBuffer", "DiskPrioritizedEpisodeReplayBuffer"])
+def test_dqn_trains_over_a_clusters_buffer(name: str, cluster: None, tmp_path: Path) -> None:
+    of: dict[str, Any] = {"observation_space": spaces.Box(-np.inf, np.inf, (4,), np.float32), "action_space": spaces.Discrete(2)}
+    over = ClusterBuffer(tmp_path / "all", refresh_every=0.0, patience=20.0, **of)
+    try:
+        config = DQNConfig().environment("CartPole-v1").env_runners(num_env_runners=0).debugging(seed=0)
+        config.training(
+            replay_buffer_config={
+                "type": f"diskbuffer.adapters.rllib.{name}",
+                "path": over,
+                "alpha": 1.0,
+                "beta": 1.0,
+                "seed": 0,
+            },
+            train_batch_size=16,
+            n_step=2,
+            num_steps_sampled_before_learning_starts=64,
+        )
+        algorithm = config.reporting(min_sample_timesteps_per_iteration=100).build_algo()
+        ours, given, how = algorithm.local_replay_buffer, list[list[float]](), {"sample_episodes": True, "n_step": (2, 4)}
+        add = ours.add
+
+        def add_and_note(episodes: list[SingleAgentEpisode]) -> None:
+            for one in episodes:
+                obs, actions, rewards = one.get_observations(), one.get_actions(), one.get_rewards()
+                given.extend([*obs[t], actions[t], rewards[t], *obs[t + 1]] for t in range(len(one)))
+            add(episodes)
+
+        ours.add = add_and_note
+        for _ in range(2):
+            algorithm.train()
+        if "Prioritized" in name:
+            with pytest.raises(db.InputError, match="one n_step"):
+                ours.sample(32, **how)
+            other = db.Prioritized(alpha=1.0, beta=1.0)  # of another learner, whose weights tell what priorities a node has
+            assert len(over.sample(64, other)["weights"].unique()) > 2
+        else:
+            drawn = ours.sample(64, **how)
+            assert {one.t_started for one in drawn} == {0}
+            assert {one.extra_model_outputs["n_step"][0] for one in drawn} == {2, 3}
+            assert max(map(len, ours.sample(64, n_step=1, batch_length_T=5, sample_episodes=True))) == 5
+        assert ours.get_state()["path"] == over.path
+        over.refresh()
+        assert len(over) == ours.get_added_timesteps() == len(given) >= 200
+        algorithm.stop()
+        ours.close()
+    finally:
+        over.destroy()
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as buffer:
+        rows = buffer.at(buffer.steps(), numpy=True)
+    stored = np.hstack([rows["obs"], rows["action"][:, None], rows["reward"][:, None], rows["next_obs"]])
+    assert sorted(stored.tolist()) == sorted(np.array(given, np.float32).tolist())
