@@ -199,7 +199,8 @@ def made(make: Callable[[], Any]) -> tuple[Any, psutil.Process]:
 
     def actors() -> set[psutil.Process]:
         titles = {process: "".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
-        return {process for process, title in titles.items() if title.startswith("ray::") and "IDLE" not in title}
+        named = {process for process, title in titles.items() if title.startswith("ray::") and "IDLE" not in title}
+        return named.intersection(psutil.Process().children(recursive=True))
 
     before, buffer = actors(), make()
     len(buffer)  # once it is there
