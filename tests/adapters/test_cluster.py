@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils._pytree import tree_flatten, tree_map
 
 import diskbuffer as db
 
@@ -19,6 +20,8 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
 from diskbuffer.adapters.ray.inbox import Inbox  # noqa: E402
+from diskbuffer.adapters.ray.node_store import Client  # noqa: E402
+from diskbuffer.adapters.ray.packing import pack, unpack  # noqa: E402
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -149,15 +152,26 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     assert first.extend(**steps(1, 2050, 5)) == 5
     with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
         buffer.sample(8, db.Slices(5000))
+    # A node that is gone, and comes back when another writer continues what it had.
+    gone = Client("gone", "no such node", {"columns": COLUMNS})
+    store, ever = ray.get(node.handle.open_inbox.remote(gone))
+    gone = gone._replace(store=store)
+    assert ray.get(node.handle.add.remote(gone, 0, ever, 0, steps(4, 0, 4))) == [4]
+    other = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
+    assert other._client.store == store
+    assert other.extend(**steps(4, 4, 4)) == 4
+    with pytest.raises(db.errors.ClosedError, match="another writer continues"):
+        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, 1, [4], 0, steps(4, 4, 4)))])))
+    other.close()
     short.close()
     third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
     third.extend(**steps(3, 4, 4))
     third.close()
     first.close()
     assert stored(tmp_path / "all") == Counter(
-        [(1, n) for n in range(2055)] + [(2, n) for n in range(4)] + [(3, n) for n in range(4, 8)]
+        [(1, n) for n in range(2055)] + [(2, n) for n in range(4)] + [(4, n) for n in range(8)] + [(3, n) for n in range(4, 8)]
     )
-    assert sorted(path.name for path in (tmp_path / "all").glob("inbox-*")) == ["inbox-0", "inbox-1"]
+    assert sorted(path.name for path in (tmp_path / "all").glob("inbox-*")) == ["inbox-0", "inbox-1", "inbox-2"]
 
 
 def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
@@ -219,6 +233,19 @@ def test_who_waits_too_long_is_told_what_is_missing(made: Any) -> None:
             all(writer.extend(**each) for each in later)
         buffer.refresh()
         assert 80 <= len(buffer) < 200
+
+
+def test_frames_that_arrays_share_go_to_another_process_once(tmp_path: Path) -> None:
+    columns = {"obs/pixels": db.Column((8, 8), "uint8"), "obs/speed": db.Column((), "float32"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path, columns=columns, frame_stack=4) as buffer:
+        obs = {"pixels": np.random.default_rng(0).integers(0, 256, (101, 8, 8), np.uint8), "speed": np.arange(101.0)}
+        buffer.extend(obs=obs, action=np.arange(100), reward=np.ones(100))
+        batch = buffer.sample(32, db.Uniform(0))
+        packed = pack(batch)
+        back = unpack(pickle.loads(pickle.dumps(packed)))
+        same = tree_map(lambda tensor, array: bool((tensor.numpy() == array).all() and array.flags.writeable), batch, back)
+        assert all(tree_flatten(same)[0])
+        assert sum(memory.nbytes for memory in packed.memories) < 0.9 * sum(one.nbytes for one in tree_flatten(back)[0])
 
 
 def _step(who: int, n: int) -> tuple[Any, ...]:

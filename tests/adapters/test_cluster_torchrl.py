@@ -83,6 +83,6 @@ def test_batches_that_do_not_fit_are_refused(cluster: None, tmp_path: Path) -> N
             buffer.extend(collected(0, 0).reshape(2, 3, 2))
         with pytest.raises(db.InputError, match="action"):
             buffer.extend(collected(0, 0).exclude("action"))
-        with pytest.raises(db.InputError, match="env must be"):
+        with pytest.raises(db.InputError, match="expected steps of 2 environments"):
             buffer.extend(torch.cat([collected(0, 0)] * 2))
         stores.destroy()

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, Self, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, 
 from diskbuffer.adapters.ray.inbox import Inbox
 from diskbuffer.adapters.ray.node_store import Directory, Sent
 from diskbuffer.adapters.ray.nodes import ACTOR, Node, Nodes
+from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.rate import ClusterLimiter, start_rate
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
 from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, power, step_ids
@@ -102,6 +104,8 @@ class ClusterBuffer:
             raise InputError(f"limiter must be a SampleToInsertRatio, found {limiter!r}")
         store["capacity"], seed = integer_or_none("capacity", capacity), integer_or_none("seed", seed, 0, None)
         how = {"disks": disks, "patience": float(patience), "refresh_every": float(refresh_every), "limiter": limiter}
+        if not os.fspath(path).startswith(("$", "~")):
+            path = os.path.abspath(path)  # as other processes have other working directories
         self._begin({**how, "path": os.fspath(path), "seed": seed, "store": store}, starts=True)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -290,6 +294,7 @@ class ClusterBuffer:
             if isinstance(batch, str):
                 dry[node] = batch
                 continue
+            batch = unpack(batch)
             if isinstance(sampler, Prioritized) and answer.least:  # weights are relative to the least likely step of all
                 scale = power(np.array([min(least, answer.least) / answer.least]), sampler.beta)
                 batch["weights"] = batch["weights"] * np.float32(scale[0])
@@ -391,7 +396,7 @@ class ClusterBuffer:
         return self._stored()
 
     def stats(self) -> dict[str, Any]:
-        """Return ``steps``, ``dropped_updates``, ``limiter``, and ``nodes``: of each what it has, and whether it answers."""
+        """Return ``steps``, ``dropped_updates``, and ``nodes``: of each what it has, and whether it answers."""
         self._nodes.look()
         nodes = [
             {
@@ -405,8 +410,7 @@ class ClusterBuffer:
             }
             for node in self._nodes
         ]
-        limiter = {} if self.limiter is None else {"limiter": self.limiter.state()}
-        return {"steps": self._stored(), "dropped_updates": self.dropped_updates, "nodes": nodes} | limiter
+        return {"steps": self._stored(), "dropped_updates": self.dropped_updates, "nodes": nodes}
 
     # Closing
 
@@ -444,7 +448,8 @@ def _joined(parts: list[Any]) -> Batch:
     for part in parts:  # a column that learners wrote on some nodes only is zeros on others, as it is within one
         zeros = partial(_zeros_like, len(part["steps"]))
         part |= {name: tree_map(zeros, every[name]) for name in every.keys() - part.keys()}
-    joined: Batch = tree_map(lambda *arrays: torch.from_numpy(np.concatenate(arrays)), *parts)
+    together = np.concatenate if len(parts) > 1 else itemgetter(0)
+    joined: Batch = tree_map(lambda *arrays: torch.from_numpy(together(arrays)), *parts)
     return joined
 
 

@@ -33,12 +33,13 @@ class Inbox:
         self._nodes, self._timeout, self.name = nodes, timeout, uuid.uuid4().hex
         self.limiter: ClusterLimiter | None = None
         self._client = Client(self.name, ray.get_runtime_context().get_node_id(), dict(options))
-        self._calls, self._closed = 0, False
+        self._calls, self._closed, self._ever = 0, False, list[int]()
         numbers = [node.number for node in nodes if node.answers]
         if not numbers:
             raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
         self._number = numbers[int(self.name, 16) % len(numbers)]
-        self._ever: list[int] = self._ask("open_inbox", self._client)
+        store, self._ever = self._ask("open_inbox", self._client)
+        self._client = self._client._replace(store=store)
 
     @property
     def n_envs(self) -> int:
@@ -57,6 +58,8 @@ class Inbox:
         ------
         UnreachableError
             The node does not answer. The writer is closed then; whether this call's steps are stored is not known.
+        ClosedError
+            Another writer continues this one's store, as this node seemed to be gone. Nothing was added.
         LimiterTimeoutError
             Too little is sampled. Nothing was added.
         InputError, StackError, DiskFullError

@@ -24,12 +24,14 @@ import ray
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
-from diskbuffer.errors import EmptyBufferError, InputError, LockedError
+from diskbuffer.adapters.ray.packing import Packed, pack
+from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, LockedError
 from diskbuffer.plugin import writers_of
 
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
 _SAMPLERS = 64  # that are kept
+_SILENT = 3600.0  # seconds after which another may continue the store of an actor that says nothing
 _IDENTITY, _INBOXES = "_shared/identity", "_shared/inboxes.json"
 
 
@@ -41,11 +43,12 @@ class Sent(NamedTuple):
 
 
 class Client(NamedTuple):
-    """An actor without a disk: an id that no other has, the node where it runs, and `options` for its `ReplayBuffer`."""
+    """An actor without a disk: an id that no other has, its node, `options` for its `ReplayBuffer`, the name of its `store`."""
 
     id: str
     node_id: str
     options: dict[str, Any]
+    store: str = ""
 
 
 class Answer(NamedTuple):
@@ -117,6 +120,7 @@ class NodeStore:
         self._wrote = False
         self._inboxes: dict[str, ReplayBuffer] = {}
         self._last_calls: dict[str, tuple[int, list[int]]] = {}
+        self._heard: dict[str, float] = {}  # when, by client
         self._lock, self._inbox_lock = threading.RLock(), threading.RLock()
 
     def answer(self, sent: Sent | None = None, *, now: bool = False) -> Answer:
@@ -131,11 +135,11 @@ class NodeStore:
 
     # Reading
 
-    def sample(self, size: int, sent: Sent) -> tuple[Any, Answer]:
-        """Return a batch as arrays, or why there is nothing to draw."""
+    def sample(self, size: int, sent: Sent) -> tuple[Packed | str, Answer]:
+        """Return a batch, or why there is nothing to draw."""
         try:
             buffer = self._directory.read()
-            batch: Any = tree_map(lambda tensor: tensor.numpy(), buffer.sample(size, self._sampler(buffer, sent)))
+            batch: Packed | str = pack(buffer.sample(size, self._sampler(buffer, sent)))
         except EmptyBufferError as error:
             batch = str(error)
         return batch, self.answer(sent)
@@ -192,20 +196,33 @@ class NodeStore:
 
     # Steps of actors without a disk: each has a store of its own, and how long that is tells which steps have come
 
-    def open_inbox(self, client: Client) -> list[int]:
-        """Give a client a store, its own until it releases it, or its node is gone; return its environments' steps ever."""
+    def open_inbox(self, client: Client) -> tuple[str, list[int]]:
+        """Return the name of a client's store, and its environments' steps ever.
+
+        It is the client's own until it releases it, its node is gone, or it has said nothing for an hour.
+        """
         with self._inbox_lock:
+            now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
                 owners, envs = self._owners(), client.options.get("n_envs") or 1
-                alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
                 mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
-                free = [name for name, (_, node_id, n) in owners.items() if n == envs and node_id not in alive]
+                if client.store and client.store not in mine:
+                    raise ClosedError("another writer continues this one's store, as its node was gone; make another one")
+                alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
+                silent = {owner for owner, *_ in owners.values() if now - self._heard.setdefault(owner, now) > _SILENT}
+                free = [name for name, (owner, at, n) in owners.items() if n == envs and (at not in alive or owner in silent)]
                 name = [*mine, *free, f"inbox-{len(owners)}"][0]
+                self._close_inbox(owners.get(name, ("",))[0])
                 self._set_owners({**owners, name: (client.id, client.node_id, envs)})
                 self._inboxes[client.id] = ReplayBuffer(self._directory.path, writer=name, **client.options)
                 self._inboxes[client.id].cut_off()
-            ever: list[int] = self._inboxes[client.id].counts()[1].tolist()
-            return ever
+            buffer = self._inboxes[client.id]
+            return buffer.path.name, buffer.counts()[1].tolist()
+
+    def _close_inbox(self, client_id: str) -> None:
+        self._last_calls.pop(client_id, None)
+        if (buffer := self._inboxes.pop(client_id, None)) is not None:
+            buffer.close()
 
     def _owners(self) -> dict[str, tuple[str, str, int]]:
         """Return of each inbox its client, that one's node, and for how many environments it is."""
@@ -227,7 +244,7 @@ class NodeStore:
         before this call: where the store has more, the process died after it had stored them.
         """
         with self._inbox_lock:  # a client that has waited for long sends its call again while this is still at it
-            stored = self.open_inbox(client)
+            _, stored = self.open_inbox(client)
             last, answer = self._last_calls.get(client.id, (-1, []))
             if call == last:
                 return answer
@@ -239,15 +256,13 @@ class NodeStore:
             else:  # the process died within the call, after some environments' steps were stored
                 for n in np.flatnonzero(np.equal(stored, ever)).tolist():
                     buffer.extend(**_step_of(values, n), env=n)
-            self._last_calls[client.id] = call, self.open_inbox(client)
+            self._last_calls[client.id] = call, self.open_inbox(client)[1]
             return self._last_calls[client.id][1]
 
     def release(self, client: Client) -> None:
         """Close a client's store; another one may continue it."""
         with self._inbox_lock:
-            self._last_calls.pop(client.id, None)
-            if (buffer := self._inboxes.pop(client.id, None)) is not None:
-                buffer.close()
+            self._close_inbox(client.id)
             owners = self._owners().items()
             self._set_owners({name: ("", "", held[2]) if held[0] == client.id else held for name, held in owners})
 

@@ -71,6 +71,8 @@ class CollectorBuffer:
         rows = [data] if data.ndim == 1 else data.unbind(0)
         if self._writer is None:
             self._writer = self.buffer.writer(n_envs=len(rows), autoreset="disabled")
+        if len(rows) != self._writer.n_envs:
+            raise InputError(f"expected steps of {self._writer.n_envs} environments, as before, found {len(rows)}")
         for env, row in enumerate(rows):
             arguments: dict[str, Any] = {}
             for column, key in self._keys.items():
