@@ -249,11 +249,11 @@ class ClusterBuffer:
     def _sample(self, size: int, sampler: Sampler | None) -> Batch:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
-        sent, parts, dry = self._describe(sampler or self._uniform), list[Any](), dict[Node, str]()
+        parts, dry = list[Any](), dict[Node, str]()
         until = time.monotonic() + 2 * self._nodes.patience
         while size:
             self._check_open()
-            drawn = self._draw(size, sampler, sent, dry)
+            drawn = self._draw(size, sampler, dry)
             size -= sum(len(part["steps"]) for part in drawn)
             parts += drawn
             if size and time.monotonic() > until:
@@ -261,36 +261,40 @@ class ClusterBuffer:
                 raise UnreachableError(f"no node gave steps for {2 * self._nodes.patience:g} s ({reasons}); stats() tells more")
         return _joined(parts)
 
-    def _draw(self, size: int, sampler: Sampler | None, sent: Sent, dry: dict[Node, str]) -> list[Any]:
+    def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
         """Return parts of a batch: all of it, or less where a node did not give its part.
 
         `dry` are nodes that have nothing that fits the sampler, and why.
         """
-        by_priority = isinstance(sampler, Prioritized)
-        self._nodes.look(sent if by_priority else None)
+        by_priority = self._describe(sampler) if isinstance(sampler, Prioritized) else None
+        self._nodes.look(by_priority)
         nodes, local = list(self._nodes), None if by_priority else self._local()
         mine = None if local is None else next((node for node in nodes if node.number == local[0]), None)
-        masses = {node: node.masses.get(sent.pickled, (0.0, 0.0)) for node in nodes}
+        masses = {node: node.masses.get(by_priority.pickled, (0.0, 0.0)) for node in nodes} if by_priority else {}
         weights = {n: masses[n][0] if by_priority else n.steps for n in nodes if (n.answers or n is mine) and n not in dry}
         if not sum(weights.values()):
+            time.sleep(0.01)
+            self._nodes.look(by_priority, now=True)
             if nodes and all(node.answers and (node in dry or not node.steps) for node in nodes):
                 raise EmptyBufferError([*dry.values(), "the cluster holds no complete step yet; add some before sampling"][0])
-            time.sleep(0.01)
-            self._nodes.look(sent if by_priority else None, now=True)
             return []
-        with self._lock:
-            shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
-        calls = [(n, n.handle.sample.remote(k, sent)) for n, k in zip(weights, shares, strict=True) if k and n is not mine]
-        parts = []
-        for node, share in zip(weights, shares, strict=True):
-            if local is not None and node is mine and share:
-                try:
-                    parts.append(local[1].sample(share, sampler) | {"node": torch.full((share,), local[0])})
-                except EmptyBufferError as error:
-                    dry[node] = str(error)
+        shares = [size]
+        if len(weights) > 1:
+            with self._lock:
+                shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
+        asked, parts = dict(zip(weights, shares, strict=True)), list[Any]()
+        sent = by_priority or self._describe(sampler or self._uniform) if nodes != [mine] else None
+        calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if n and node is not mine]
+        if local is not None and mine is not None and asked.get(mine):
+            try:
+                parts.append(local[1].sample(asked[mine], sampler) | {"node": torch.full((asked[mine],), local[0])})
+            except EmptyBufferError as error:
+                dry[mine] = str(error)
+        if not calls:
+            return parts
         least = min((least for _, least in masses.values() if least), default=0.0)
         for node, (batch, answer) in self._nodes.collect(calls):
-            node.note(answer, sent if by_priority else None)
+            node.note(answer, by_priority)
             if isinstance(batch, str):
                 dry[node] = batch
                 continue

@@ -86,7 +86,7 @@ class Nodes:
         """Iterate over nodes that have answered, each directory once: where two had it, the one that answers."""
         with self._lock:
             distinct: dict[int, Node] = {}
-            for node in sorted(self._known.values(), key=lambda node: not node.answers):
+            for node in sorted(self._known.values(), key=lambda node: node.why):  # those that answer first
                 if node.answer is not None:
                     other = distinct.setdefault(node.number, node)
                     if node.answers and other.answer is not None and other.answer.place != node.answer.place:
