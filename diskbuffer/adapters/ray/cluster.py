@@ -84,8 +84,7 @@ class ClusterBuffer:
 
     Notes
     -----
-    What this starts are named actors in Ray's namespace "diskbuffer". They live on when this buffer is closed, or its process
-    ends, until `destroy`, or the end of the cluster.
+    What this starts are named actors in Ray's namespace "diskbuffer". They live on until `destroy`, or the end of the cluster.
     """
 
     def __init__(
@@ -269,13 +268,13 @@ class ClusterBuffer:
         by_priority = self._describe(sampler) if isinstance(sampler, Prioritized) else None
         self._nodes.look(by_priority)
         nodes, local = list(self._nodes), None if by_priority else self._local()
-        mine = None if local is None else next((node for node in nodes if node.number == local[0]), None)
+        mine = None if local is None else next((node for node in nodes if node.last.number == local[0]), None)
         masses = {node: node.masses.get(by_priority.pickled, (0.0, 0.0)) for node in nodes} if by_priority else {}
-        weights = {n: masses[n][0] if by_priority else n.steps for n in nodes if (n.answers or n is mine) and n not in dry}
+        weights = {n: masses[n][0] if by_priority else n.last.steps for n in nodes if (n.answers or n is mine) and n not in dry}
         if not sum(weights.values()):
             time.sleep(0.01)
             self._nodes.look(by_priority, now=True)
-            if nodes and all(node.answers and (node in dry or not node.steps) for node in nodes):
+            if nodes and all(node.answers and (node in dry or not node.last.steps) for node in nodes):
                 raise EmptyBufferError([*dry.values(), "the cluster holds no complete step yet; add some before sampling"][0])
             return []
         shares = [size]
@@ -302,7 +301,7 @@ class ClusterBuffer:
             if isinstance(sampler, Prioritized) and answer.least:  # weights are relative to the least likely step of all
                 scale = power(np.array([min(least, answer.least) / answer.least]), sampler.beta)
                 batch["weights"] = batch["weights"] * np.float32(scale[0])
-            parts.append(batch | {"node": np.full(len(batch["steps"]), node.number)})
+            parts.append(batch | {"node": np.full(len(batch["steps"]), node.last.number)})
         return parts
 
     def _local(self) -> tuple[int, ReplayBuffer] | None:
@@ -385,7 +384,7 @@ class ClusterBuffer:
     # Looking
 
     def _stored(self) -> int:
-        return sum(node.steps for node in self._nodes)
+        return sum(node.last.steps for node in self._nodes)
 
     def refresh(self) -> None:
         """See what was added by now, on all nodes that answer."""
@@ -405,9 +404,9 @@ class ClusterBuffer:
         nodes = [
             {
                 "node_id": node.node_id,
-                "number": node.number,
-                "steps": node.steps,
-                "added": 0 if node.answer is None else node.answer.added,
+                "number": node.last.number,
+                "steps": node.last.steps,
+                "added": node.last.added,
                 "answers": node.answers,
                 "why": node.why,
                 "away": 0.0 if node.answers else time.monotonic() - node.away_since,

@@ -34,7 +34,7 @@ class Inbox:
         self.limiter: ClusterLimiter | None = None
         self._client = Client(self.name, ray.get_runtime_context().get_node_id(), dict(options))
         self._calls, self._closed, self._ever = 0, False, list[int]()
-        numbers = [node.number for node in nodes if node.answers]
+        numbers = [node.last.number for node in nodes if node.answers]
         if not numbers:
             raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
         self._number = numbers[int(self.name, 16) % len(numbers)]

@@ -58,8 +58,8 @@ class Answer(NamedTuple):
     is drawn by, and the least of it.
     """
 
-    number: int
-    place: tuple[int, int]
+    number: int = 0
+    place: tuple[int, int] = (0, 0)
     steps: int = 0
     added: int = 0
     mass: float = 0.0

@@ -27,14 +27,14 @@ _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
 
 @dataclass(eq=False)
 class Node:
-    """A node with a disk; `handle` is of its `NodeStore`, `answer` the last, `masses` those of pickled samplers.
+    """A node with a disk; `handle` is of its `NodeStore`, `last` its last answer, `masses` those of pickled samplers.
 
     `why` tells why it does not answer; it is empty while it does. `asked` is a question that it has not answered yet.
     """
 
     node_id: str
     handle: Any
-    answer: Answer | None = None
+    last: Answer = field(default_factory=Answer)
     masses: dict[bytes, tuple[float, float]] = field(default_factory=dict)
     why: str = "has not answered yet"
     away_since: float = field(default_factory=time.monotonic)
@@ -45,19 +45,9 @@ class Node:
         """Whether it answered when it was last asked something."""
         return not self.why
 
-    @property
-    def number(self) -> int:
-        """Of its directory."""
-        return -1 if self.answer is None else self.answer.number
-
-    @property
-    def steps(self) -> int:
-        """How many can be sampled."""
-        return 0 if self.answer is None else self.answer.steps
-
     def note(self, answer: Answer, sent: Sent | None) -> None:
         """Take an answer in."""
-        self.answer, self.why = answer, ""
+        self.last, self.why = answer, ""
         if sent is not None:
             self.masses[sent.pickled] = answer.mass, answer.least
 
@@ -87,9 +77,9 @@ class Nodes:
         with self._lock:
             distinct: dict[int, Node] = {}
             for node in sorted(self._known.values(), key=lambda node: node.why):  # those that answer first
-                if node.answer is not None:
-                    other = distinct.setdefault(node.number, node)
-                    if node.answers and other.answer is not None and other.answer.place != node.answer.place:
+                if node.last.number:
+                    other = distinct.setdefault(node.last.number, node)
+                    if node.answers and other.last.place != node.last.place:
                         raise InputError(
                             f"{self._path} on nodes {other.node_id} and {node.node_id} is a directory and its copy; remove "
                             "_shared/identity from the copy to use both"
@@ -103,7 +93,7 @@ class Nodes:
 
     def of(self, number: int) -> Node | None:
         """Return the node that has a directory now, if it answers."""
-        return next((node for node in self if node.number == number and node.answers), None)
+        return next((node for node in self if node.last.number == number and node.answers), None)
 
     def look(self, sent: Sent | None = None, *, now: bool = False, wait: float | None = None) -> None:
         """Ask what nodes have: `now`, where a sampler is new to one of them, or `refresh_every` seconds after the last time.
@@ -113,7 +103,7 @@ class Nodes:
         with self._lock:
             if time.monotonic() - self._scanned > _SCAN_EVERY:
                 self._scan()
-                if wait is None and all(node.answer is None for node in self._known.values()):
+                if wait is None and not any(node.last.number for node in self._known.values()):
                     wait = self.patience
             is_new = sent is not None and any(node.answers and sent.pickled not in node.masses for node in self)
             if not now and wait is None and not is_new and time.monotonic() - self._looked < self._refresh_every:
