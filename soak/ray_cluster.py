@@ -171,7 +171,7 @@ class Killer:
                 ray.kill(nodes[int(self._rng.integers(len(nodes)))].handle, no_restart=False)
         elif what == "counters":
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(self.buffer._rate, no_restart=False)
+                ray.kill(self.buffer.limiter._rate, no_restart=False)
         else:
             if self._driver is None:
                 command = [sys.executable, "-m", "soak.ray_cluster", self._running.address, str(self._root)]

@@ -198,7 +198,7 @@ def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
         for n in range(40):
             writer.extend(**steps(0, 50 * n, 50))
             if n == 20:
-                ray.kill(buffer._rate, no_restart=False)
+                ray.kill(buffer.limiter._rate, no_restart=False)
         assert writer.limiter is not None
         assert writer.limiter.state()["added"] == 2000  # which tells, too
         until = time.monotonic() + 60
@@ -209,7 +209,7 @@ def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
         assert writer.limiter.may_add
         with pytest.raises(db.InputError, match="is used with"):
             made(limiter=db.SampleToInsertRatio(3))
-    ray.kill(buffer._rate)
+    ray.kill(buffer.limiter._rate)
     thread.join(90)
     assert not failed or isinstance(failed[0], db.errors.UnreachableError)
 

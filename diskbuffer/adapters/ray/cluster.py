@@ -70,11 +70,6 @@ class ClusterBuffer:
     **store
         For each writer's `ReplayBuffer`: ``columns=`` or both spaces, ``extra=``, ``frame_stack=``, ...
 
-    Attributes
-    ----------
-    limiter : ClusterLimiter or None
-        ``limiter.may_sample`` tells whether `sample` would not wait now, ``limiter.state()`` where things stand.
-
     Raises
     ------
     UnreachableError
@@ -106,6 +101,8 @@ class ClusterBuffer:
         if not os.fspath(path).startswith(("$", "~")):
             path = os.path.abspath(path)  # as other processes have other working directories
         self._begin({**how, "path": os.fspath(path), "seed": seed, "store": store}, starts=True)
+        if limiter is not None:
+            start_rate(self.path, limiter, **ACTOR)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return how another process reaches the same stores."""
@@ -118,19 +115,21 @@ class ClusterBuffer:
     def _begin(self, how: dict[str, Any], *, starts: bool) -> None:
         self._how, self._closed, self.path = how, False, how["path"]
         self._nodes = Nodes(self.path, how["disks"], how["refresh_every"], how["patience"], starts=starts)
-        self._rate: Any = None
-        self.limiter: ClusterLimiter | None = None
-        if how["limiter"] is not None:
-            self._rate = start_rate(self.path, how["limiter"], **ACTOR)
-            self.limiter = self._limiter("sample", uuid.uuid4().hex, 0)
         self._random, self._uniform = np.random.default_rng(how["seed"]), Uniform(how["seed"])
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
         self._updates: deque[tuple[Node, Any]] = deque()
         self.dropped_updates = 0
         self._lock = threading.Lock()  # of the random numbers
 
-    def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter:
-        return ClusterLimiter(self._rate, self._how["limiter"], side, who, self.path, count, self._stored)
+    @cached_property
+    def limiter(self) -> ClusterLimiter | None:
+        """What a learner waits for: ``limiter.may_sample`` tells whether `sample` would not wait, ``limiter.state()`` why."""
+        return self._limiter("sample", uuid.uuid4().hex, 0)
+
+    def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter | None:
+        if (held := self._how["limiter"]) is None:
+            return None
+        return ClusterLimiter(start_rate(self.path, held, **ACTOR), held, side, who, self.path, count, self._stored)
 
     @cached_property
     def _here(self) -> Directory | None:
@@ -166,14 +165,12 @@ class ClusterBuffer:
         options = {**self._how["store"], **how}
         if self._here is not None:
             here: Any = _Writer(self._here.path, writer=_WRITERS, **options)
-            who, count, writer = f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()), here
-        else:
-            self._nodes.look()
-            inbox = Inbox(self._nodes, options, timeout)
-            who, count, writer = inbox.name, inbox.added, inbox
-        if self._rate is not None:
-            writer.limiter = self._limiter("add", who, count)
-        return writer  # type: ignore[no-any-return]
+            here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
+            return here  # type: ignore[no-any-return]
+        self._nodes.look()
+        inbox = Inbox(self._nodes, options, timeout)
+        inbox.limiter = self._limiter("add", inbox.name, inbox.added)
+        return inbox
 
     # Sampling
 
@@ -421,9 +418,9 @@ class ClusterBuffer:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
             self._closed = True
-            if self.limiter is not None:
-                self.limiter.close()
-            here = vars(self).get("_here")
+            here, limiter = vars(self).get("_here"), vars(self).get("limiter")  # as far as they were used
+            if limiter is not None:
+                limiter.close()
             if here is not None and here.reader is not None:
                 here.reader.close()
             self._settle()
@@ -432,8 +429,8 @@ class ClusterBuffer:
         """Close this handle, and end the cluster's actors for this path; the steps stay on the disks."""
         self.close()
         self._nodes.destroy()
-        if self._rate is not None:
-            ray.kill(self._rate)
+        if (held := self._how["limiter"]) is not None:
+            ray.kill(start_rate(self.path, held, **ACTOR))
 
     def __enter__(self) -> Self:
         return self

@@ -26,20 +26,20 @@ class Inbox:
     ----------
     limiter : ClusterLimiter or None
     name : str
-        Which no other writer has.
+        Of the store, which no other in the cluster has.
     """
 
     def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
-        self._nodes, self._timeout, self.name = nodes, timeout, uuid.uuid4().hex
+        self._nodes, self._timeout = nodes, timeout
         self.limiter: ClusterLimiter | None = None
-        self._client = Client(self.name, ray.get_runtime_context().get_node_id(), dict(options))
+        self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), dict(options))
         self._calls, self._closed, self._ever = 0, False, list[int]()
         numbers = [node.last.number for node in nodes if node.answers]
         if not numbers:
             raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
-        self._number = numbers[int(self.name, 16) % len(numbers)]
+        self._number = numbers[int(self._client.id, 16) % len(numbers)]
         store, self._ever = self._ask("open_inbox", self._client)
-        self._client = self._client._replace(store=store)
+        self._client, self.name = self._client._replace(store=store), f"{self._number}/{store}"
 
     @property
     def n_envs(self) -> int:
