@@ -117,7 +117,7 @@ class ClusterBuffer:
         self._nodes = Nodes(self.path, how["disks"], how["refresh_every"], how["patience"], starts=starts)
         self._random, self._uniform = np.random.default_rng(how["seed"]), Uniform(how["seed"])
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
-        self._updates: deque[tuple[Node, Any]] = deque()
+        self._updates: deque[tuple[int, Node, Any]] = deque()
         self.dropped_updates = 0
         self._lock = threading.Lock()  # of the random numbers
 
@@ -333,14 +333,15 @@ class ClusterBuffer:
             if node is None:
                 self.dropped_updates += len(steps)
             else:
-                self._updates.append((node, node.handle.update.remote(sent, steps, mine)))
+                self._updates.append((len(steps), node, node.handle.update.remote(sent, steps, mine)))
         self._settle(_UPDATES)
 
     def _settle(self, most: int = 0) -> None:
         """Wait until no more than so many updates are on their way."""
         while len(self._updates) > most:
-            if not list(self._nodes.collect([self._updates.popleft()])):
-                self.dropped_updates += 1
+            count, *call = self._updates.popleft()
+            if not list(self._nodes.collect([cast(Any, call)])):
+                self.dropped_updates += count
 
     def write(self, name: str, batch: Batch, values: Any) -> int:
         """Write a column's values of a batch's steps, as `Columns.write`; return of how many.
