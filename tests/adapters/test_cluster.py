@@ -20,7 +20,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
 from diskbuffer.adapters.ray.inbox import Inbox  # noqa: E402
-from diskbuffer.adapters.ray.node_store import Client  # noqa: E402
+from diskbuffer.adapters.ray.node_store import Call, Client  # noqa: E402
 from diskbuffer.adapters.ray.packing import pack, unpack  # noqa: E402
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
@@ -113,6 +113,10 @@ def test_priorities_are_a_nodes_and_survive_its_process_and_the_learners(made: A
     assert draws(sampler) == {int(batch["steps"][0])}
     assert draws(db.Prioritized(alpha=1.0)) == {int(batch["steps"][0])}  # of another learner
     assert draws(sampler) == {int(batch["steps"][0])}  # and of this one again
+    with pytest.raises(db.InputError, match="give this one a column= of its own"):
+        draws(db.Prioritized(alpha=0.5))
+    with pytest.raises(db.InputError, match="must be the Prioritized"):
+        buffer.update(db.Uniform(), batch, np.ones(400))
     assert len(draws(db.Prioritized(alpha=1.0, column="another"))) > 10
     assert buffer.write("value", batch, batch["action"].numpy() * 2.0) == 400
     again = buffer.sample(64)
@@ -144,8 +148,8 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     # It waited for long, and sent the call again while the process was still at it.
     node = next(iter(buffer._nodes))
     for n in range(10):
-        call = first._client, 100 + n, [50 + 200 * n], 0, steps(1, 50 + 200 * n, 200)
-        assert ray.get([node.handle.add.remote(*call) for _ in range(4)]) == [[250 + 200 * n]] * 4
+        call = Call(100 + n, [50 + 200 * n], 0, first._ended, steps(1, 50 + 200 * n, 200))
+        assert ray.get([node.handle.add.remote(first._client, call) for _ in range(4)]) == [[250 + 200 * n]] * 4
     first._ever = [2050]
     with pytest.raises(db.InputError, match="truncated: expected shape"):
         first.extend(**steps(1, 2050, 5), truncated=np.zeros(3, bool))
@@ -156,12 +160,12 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     gone = Client("gone", "no such node", {"columns": COLUMNS})
     store, ever = ray.get(node.handle.open_inbox.remote(gone))
     gone = gone._replace(store=store)
-    assert ray.get(node.handle.add.remote(gone, 0, ever, 0, steps(4, 0, 4))) == [4]
+    assert ray.get(node.handle.add.remote(gone, Call(0, ever, 0, first._ended, steps(4, 0, 4)))) == [4]
     other = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
     assert other._client.store == store
     assert other.extend(**steps(4, 4, 4)) == 4
     with pytest.raises(db.errors.ClosedError, match="another writer continues"):
-        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, 1, [4], 0, steps(4, 4, 4)))])))
+        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, Call(1, [4], 0, first._ended, steps(4, 4, 4))))])))
     other.close()
     short.close()
     third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
@@ -172,6 +176,60 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
         [(1, n) for n in range(2055)] + [(2, n) for n in range(4)] + [(4, n) for n in range(8)] + [(3, n) for n in range(4, 8)]
     )
     assert sorted(path.name for path in (tmp_path / "all").glob("inbox-*")) == ["inbox-0", "inbox-1", "inbox-2"]
+
+
+def test_what_an_inbox_has_told_in_part_is_told_again_as_the_environments_have_it(made: Any, tmp_path: Path) -> None:
+    buffer = made()
+    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "autoreset": "next_step"}, 60.0)
+    obs = np.array([[1, n] for n in (0, 1, 2, 10, 11)])
+    rows = {"obs": obs, "action": obs[:, 1], "reward": np.array([0, 1, 0, 10, 11]), "terminated": obs[:, 1] == 1}
+    rows["next_obs"] = np.array([[1, n] for n in (1, 2, 10, 11, 12)])  # the third is of a reset
+    assert inbox.extend(**rows) == 4
+    inbox._ever, inbox._calls = [0], 0
+    kill(buffer)
+    assert inbox.extend(**rows) == 4  # all were stored; the process died before it answered
+    inbox._ever, inbox._ended[0] = [1], False
+    kill(buffer)
+    assert inbox.extend(**{name: value[1:] for name, value in rows.items()}) == 3
+    inbox.close()
+    assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11)])
+    pair = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "same_step"}, 60.0)
+    obs, final = np.array([[2, 0], [3, 0]]), np.array([[2, 1], [3, 1]])
+    zeros, ends = np.zeros(2, int), np.ones(2, bool)
+    pair.extend(obs[:1], zeros[:1], zeros[:1], next_obs=final[:1], terminated=ends[:1], env=0)
+    pair._ever = [0, 0]  # the process died after it had stored one of two steps
+    assert pair.add(obs, zeros, zeros, obs + 50, ends, ~ends, info={"final_obs": final}) == 2
+    pair.close()
+    assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11), (2, 0), (3, 0)])
+
+
+def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    buffer = made()
+    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 4}, 60.0)
+
+    def add(env: int) -> None:
+        for n in range(40):
+            inbox.extend(**steps(env, n, 1), env=env)
+
+    threads = [threading.Thread(target=add, args=(env,)) for env in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stored(tmp_path / "all") == Counter([(env, n) for env in range(4) for n in range(40)])
+    with monkeypatch.context() as patched:
+        patched.setattr(buffer._nodes, "collect", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            inbox.extend(**steps(0, 40, 10), env=0)
+    with pytest.raises(db.errors.ClosedError, match="make another one"):
+        inbox.extend(**steps(0, 50, 10), env=0)
+    inbox.close()
+    with pytest.raises(db.InputError, match="n_envs= and autoreset="):
+        Inbox(buffer._nodes, {"env": object()}, 60.0)
+
+
+def _interrupted(calls: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
@@ -202,10 +260,9 @@ def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
         assert writer.limiter is not None
         assert writer.limiter.state()["added"] == 2000  # which tells, too
         until = time.monotonic() + 60
-        while (state := buffer.limiter.state())["surplus"] > -100 and time.monotonic() < until:
+        while (state := buffer.limiter.state())["may_sample"] and time.monotonic() < until:
             time.sleep(0.05)
-        assert -100 - 2 * 16 <= state["surplus"] <= -100
-        assert not state["may_sample"]
+        assert -100 - 2 * 16 <= state["surplus"] < -100
         assert writer.limiter.may_add
         with pytest.raises(db.InputError, match="is used with"):
             made(limiter=db.SampleToInsertRatio(3))

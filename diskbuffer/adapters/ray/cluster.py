@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
+import sys
 import threading
 import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from operator import itemgetter
@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 import numpy as np
 import ray
 import torch
+from ray import cloudpickle
 from torch.utils._pytree import tree_map, tree_map_only
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
@@ -117,6 +118,7 @@ class ClusterBuffer:
         self._nodes = Nodes(self.path, how["disks"], how["refresh_every"], how["patience"], starts=starts)
         self._random, self._uniform = np.random.default_rng(how["seed"]), Uniform(how["seed"])
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
+        self._loading: list[ThreadPoolExecutor] = []
         self._updates: deque[tuple[int, Node, Any]] = deque()
         self.dropped_updates = 0
         self._lock = threading.Lock()  # of the random numbers
@@ -187,7 +189,7 @@ class ClusterBuffer:
         ----------
         batch_size : int
         sampler : Sampler, optional
-            Which steps: each node draws with one of its own that is like it. The newest has a column of priorities.
+            Which steps: each node draws with one of its own that is like it. Those by priority need a ``column=`` each.
         device, transform
             As of `ReplayBuffer.sample`.
 
@@ -217,21 +219,30 @@ class ClusterBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
     ) -> Generator[Any, None, None]:
-        """Yield batches without end, drawn by `prefetch` threads ahead of the learner; other arguments are those of `sample`.
+        """Return batches without end, drawn by `prefetch` threads ahead of the learner; other arguments are those of `sample`.
 
-        The limiter counts a batch when it is delivered.
+        The limiter counts a batch when it is delivered. After an error, and to go on after it, call this again.
         """
         size, prefetch = integer("batch_size", batch_size), integer("prefetch", prefetch)
-        threads, ahead = ThreadPoolExecutor(prefetch, "diskbuffer-load"), deque[Future[Any]]()
+        self._check_open()
+        threads = ThreadPoolExecutor(prefetch, "diskbuffer-load")
+        self._loading.append(threads)
+        draw = partial(threads.submit, lambda: _delivered(self._sample(size, sampler), device, transform))
+        return self._load(threads, draw, prefetch, size, sampler)
+
+    def _load(
+        self, threads: ThreadPoolExecutor, draw: Callable[[], Future[Any]], prefetch: int, size: int, sampler: Sampler | None
+    ) -> Generator[Any, None, None]:
+        ahead = deque[Future[Any]]()
         try:
             while True:
                 self._wait_to_sample()
-                while len(ahead) <= prefetch:
-                    ahead.append(threads.submit(lambda: _delivered(self._sample(size, sampler), device, transform)))
+                ahead.extend(draw() for _ in range(prefetch + 1 - len(ahead)))
                 yield ahead.popleft().result()
                 self._note_sampled(size, sampler)
         finally:  # perhaps in one of the threads, which may collect this as garbage
-            threads.shutdown(wait=False, cancel_futures=True)
+            if not sys.is_finalizing():
+                threads.shutdown(wait=False, cancel_futures=True)
 
     def _wait_to_sample(self) -> None:
         self._check_open()
@@ -254,7 +265,8 @@ class ClusterBuffer:
             parts += drawn
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
-                raise UnreachableError(f"no node gave steps for {2 * self._nodes.patience:g} s ({reasons}); stats() tells more")
+                reasons = reasons or "a node with steps is not there; was the buffer destroyed?"
+                raise UnreachableError(f"no node gave steps for {2 * self._nodes.patience:g} s: {reasons}")
         return _joined(parts)
 
     def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
@@ -311,7 +323,7 @@ class ClusterBuffer:
     def _describe(self, sampler: Sampler) -> Sent:
         pickled = self._sent.get(sampler)
         if pickled is None:
-            pickled = self._sent[sampler] = pickle.dumps(sampler)
+            pickled = self._sent[sampler] = cloudpickle.dumps(sampler)  # as it may have functions of a script
         return Sent(pickled, sampler.beta if isinstance(sampler, Prioritized) else None)
 
     # What learners write
@@ -328,6 +340,8 @@ class ClusterBuffer:
         priorities : (n,) or (n, length) floats
         """
         self._check_open()
+        if not isinstance(sampler, Prioritized):
+            raise InputError(f"sampler must be the Prioritized that drew the batch, found {sampler!r}")
         sent, values = self._describe(sampler), as_array("priorities", priorities)
         for node, steps, mine in self._by_node(batch, values):
             if node is None:
@@ -419,6 +433,8 @@ class ClusterBuffer:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
             self._closed = True
+            for threads in self._loading:  # which see that it is closed, before the actors that they wait for are gone
+                threads.shutdown(cancel_futures=True)
             here, limiter = vars(self).get("_here"), vars(self).get("limiter")  # as far as they were used
             if limiter is not None:
                 limiter.close()
@@ -428,10 +444,12 @@ class ClusterBuffer:
 
     def destroy(self) -> None:
         """Close this handle, and end the cluster's actors for this path; the steps stay on the disks."""
-        self.close()
-        self._nodes.destroy()
-        if (held := self._how["limiter"]) is not None:
-            ray.kill(start_rate(self.path, held, **ACTOR))
+        try:
+            self.close()
+        finally:
+            self._nodes.destroy()
+            if (held := self._how["limiter"]) is not None:
+                ray.kill(start_rate(self.path, held, **ACTOR))
 
     def __enter__(self) -> Self:
         return self

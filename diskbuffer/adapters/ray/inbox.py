@@ -5,17 +5,19 @@ A step is in a file when `add` returns, and survives a kill of every process.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
 import ray
 
-from diskbuffer.adapters.ray.node_store import Client
+from diskbuffer.adapters.ray.node_store import Call, Client
 from diskbuffer.adapters.ray.nodes import Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter
-from diskbuffer.errors import ClosedError, InputError, UnreachableError
+from diskbuffer.errors import ClosedError, DiskBufferError, InputError, UnreachableError
 from diskbuffer.plugin import as_array, integer
 
 
@@ -30,16 +32,20 @@ class Inbox:
     """
 
     def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
+        if "env" in options:
+            raise InputError("this node has no disk, and an environment stays here: give n_envs= and autoreset= in place of env=")
         self._nodes, self._timeout = nodes, timeout
         self.limiter: ClusterLimiter | None = None
         self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), dict(options))
-        self._calls, self._closed, self._ever = 0, False, list[int]()
+        self._calls, self._closed, self._is_sure, self._lock = 0, False, True, threading.Lock()
         numbers = [node.last.number for node in nodes if node.answers]
         if not numbers:
             raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
         self._number = numbers[int(self._client.id, 16) % len(numbers)]
+        self._ever: list[int]
         store, self._ever = self._ask("open_inbox", self._client)
         self._client, self.name = self._client._replace(store=store), f"{self._number}/{store}"
+        self._ended = np.zeros(self.n_envs, np.bool_)  # whether the last row that came ended an episode
 
     @property
     def n_envs(self) -> int:
@@ -56,10 +62,11 @@ class Inbox:
 
         Raises
         ------
-        UnreachableError
-            The node does not answer. The writer is closed then; whether this call's steps are stored is not known.
+        UnreachableError, KeyboardInterrupt
+            The node does not answer, or this was interrupted. Whether this call's steps are stored is not known, and the writer
+            takes no others: make another one.
         ClosedError
-            Another writer continues this one's store, as this node seemed to be gone. Nothing was added.
+            It was closed; or another writer continues its store, as this node seemed to be gone. Nothing was added.
         LimiterTimeoutError
             Too little is sampled. Nothing was added.
         InputError, StackError, DiskFullError
@@ -76,16 +83,28 @@ class Inbox:
         return self._add(env, {"obs": obs, "action": action, "reward": reward, **others})
 
     def _add(self, env: int | None, values: Mapping[str, Any]) -> int:
-        if self._closed:
-            raise ClosedError("this writer was closed; make another one")
         given = {name: value if name == "info" else _arrays(name, value) for name, value in values.items() if value is not None}
-        if self.limiter is not None:
-            self.limiter.wait_to_add()
-        before, call, self._calls = self._ever, self._calls, self._calls + 1
-        self._ever = self._ask("add", self._client, call, before, env, given)
-        if self.limiter is not None:
-            self.limiter.note_added(self.added)
-        return self.added - sum(before)
+        with self._lock:
+            if self._closed or not self._is_sure:
+                raise ClosedError("this writer was closed, or a call was not answered; make another one")
+            if self.limiter is not None:
+                self.limiter.wait_to_add()
+            before, call, self._calls, self._is_sure = self.added, self._calls, self._calls + 1, False
+            try:
+                self._ever = self._ask("add", self._client, Call(call, self._ever, env, self._ended.copy(), given))
+            except UnreachableError:
+                raise
+            except DiskBufferError:
+                _, self._ever = self._ask("open_inbox", self._client)  # as a disk may be full half-way
+                self._is_sure = True
+                raise
+            self._is_sure, flags = True, [given[name] for name in ("terminated", "truncated") if name in given]
+            ended = sum(flags, np.zeros(1 if env is not None else self.n_envs, np.bool_)) > 0
+            if len(ended):
+                self._ended[slice(None) if env is None else env] = ended if env is None else ended[-1]
+            if self.limiter is not None:
+                self.limiter.note_added(self.added)
+            return self.added - before
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """Return what the store's node answers, wherever its disk is by now."""
@@ -96,7 +115,6 @@ class Inbox:
             for _, answer in self._nodes.collect(calls):
                 return answer
             if time.monotonic() > until:
-                self._closed = True
                 raise UnreachableError(f"the node that has this writer's store did not answer for {self._timeout:g} s")
             time.sleep(0.1)
             self._nodes.look()

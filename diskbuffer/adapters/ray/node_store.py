@@ -7,7 +7,6 @@ here may be called twice with the same arguments, as Ray repeats calls that the 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import pickle
@@ -49,6 +48,20 @@ class Client(NamedTuple):
     node_id: str
     options: dict[str, Any]
     store: str = ""
+
+
+class Call(NamedTuple):
+    """What an actor without a disk adds: the values of `add`, or of `extend` of one environment.
+
+    One `number` is carried out once. Before it, the environments have had `ever` steps: where their store has more, the process
+    died after it had stored them. And their last rows had `ended` episodes, so that the next may be a reset row.
+    """
+
+    number: int
+    ever: list[int]
+    env: int | None
+    ended: npt.NDArray[np.bool_]
+    values: Mapping[str, Any]
 
 
 class Answer(NamedTuple):
@@ -145,7 +158,7 @@ class NodeStore:
         return batch, self.answer(sent)
 
     def _sampler(self, buffer: ReplayBuffer, sent: Sent) -> Sampler:
-        """Return this node's own sampler of those settings; the newest by priority has its column."""
+        """Return this node's own sampler of those settings."""
         with self._lock:
             sampler = self._samplers.pop(sent.pickled, None)
             if sampler is None:
@@ -161,25 +174,23 @@ class NodeStore:
             return sampler
 
     def _keeper(self, buffer: ReplayBuffer, sampler: Prioritized) -> Prioritized:
-        """Return what draws by a column: what does so already, or, where it draws otherwise, a new sampler in its place."""
-        keeper = self._keepers.get(sampler.column)
-        if keeper is not None and (keeper.alpha, keeper.form) == (sampler.alpha, sampler.form):
-            return keeper
-        self._keepers.pop(sampler.column, None)
-        self._samplers = {pickled: one for pickled, one in self._samplers.items() if one is not keeper}
-        until = time.monotonic() + _LEARNING_WAIT
-        while True:
-            keeper = None
-            gc.collect()
+        """Return what draws by a column, of which there is one; an InputError where that draws otherwise."""
+        keeper, until = self._keepers.get(sampler.column), time.monotonic() + _LEARNING_WAIT
+        while keeper is None:
             try:
                 buffer.loader(1, sampler, rank=0, world_size=1)  # draws nothing
-                break
-            except (LockedError, InputError):  # by a process that dies, or a thread that draws with the one before
+                keeper = self._keepers[sampler.column] = sampler
+            except LockedError:  # by a process that dies
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.01)
-        self._keepers[sampler.column], self._wrote = sampler, True
-        return sampler
+        if (keeper.alpha, keeper.form) != (sampler.alpha, sampler.form):
+            raise InputError(
+                f"the priorities in {sampler.column!r} are those of a sampler with alpha={keeper.alpha} and {keeper.form}, found "
+                f"alpha={sampler.alpha} and {sampler.form}: give this one a column= of its own, or destroy() the buffer first"
+            )
+        self._wrote = True
+        return keeper
 
     # Learners' columns
 
@@ -237,26 +248,23 @@ class NodeStore:
             os.fsync(draft.fileno())
         file.with_suffix(".tmp").replace(file)
 
-    def add(self, client: Client, call: int, ever: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
-        """Add what a client's `add`, or `extend` of one environment, was given; return its environments' steps ever.
-
-        `call` is the number of the client's call: one that was answered before is not carried out again. `ever` are the steps
-        before this call: where the store has more, the process died after it had stored them.
-        """
+    def add(self, client: Client, call: Call) -> list[int]:
+        """Add what a client has; return its environments' steps ever."""
         with self._inbox_lock:  # a client that has waited for long sends its call again while this is still at it
             _, stored = self.open_inbox(client)
             last, answer = self._last_calls.get(client.id, (-1, []))
-            if call == last:
+            if call.number == last:
                 return answer
-            buffer = self._inboxes[client.id]
+            buffer, (_, ever, env, ended, values) = self._inboxes[client.id], call
             if env is not None:
-                buffer.extend(**_after(values, stored[env] - ever[env]), env=env)
+                resets = client.options.get("autoreset") == "next_step"
+                buffer.extend(**_after(values, stored[env] - ever[env], resets, ended[env]), env=env)
             elif stored == ever:
                 buffer.add(**values)
             else:  # the process died within the call, after some environments' steps were stored
                 for n in np.flatnonzero(np.equal(stored, ever)).tolist():
                     buffer.extend(**_step_of(values, n), env=n)
-            self._last_calls[client.id] = call, self.open_inbox(client)[1]
+            self._last_calls[client.id] = call.number, self.open_inbox(client)[1]
             return self._last_calls[client.id][1]
 
     def release(self, client: Client) -> None:
@@ -280,14 +288,22 @@ class NodeStore:
                 buffer.close()
 
 
-def _after(values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what `extend` was given, without the first steps, which are stored."""
+def _after(values: Mapping[str, Any], count: int, resets: bool, ended: bool) -> dict[str, Any]:
+    """Return what `extend` was given, without the rows up to the last of so many steps that are stored.
+
+    With `resets`, a row after one that ended an episode, as the last before these did where `ended`, is not stored.
+    """
     if not count:
         return dict(values)
-    rest = {name: tree_map(lambda value: value[count:], value) for name, value in values.items() if name != "new_episode"}
+    steps = np.arange(count)
+    if resets:
+        ends = np.logical_or(values.get("terminated", False), values.get("truncated", False)).reshape(-1)
+        steps = np.flatnonzero(~np.append(ended, ends[:-1]))
+    first = int(steps[count - 1]) + 1 if count <= len(steps) else len(values["reward"])
+    rest = {name: tree_map(lambda value: value[first:], value) for name, value in values.items() if name != "new_episode"}
     begins = values.get("new_episode")
     if isinstance(begins, np.ndarray) and begins.ndim:
-        rest["new_episode"] = begins[count:]
+        rest["new_episode"] = begins[first:]
     elif begins is not None:  # which was about the first step
         rest["new_episode"] = False
     return rest
@@ -299,7 +315,9 @@ def _step_of(values: Mapping[str, Any], env: int) -> dict[str, Any]:
     step = {name: tree_map(lambda value: value[env][None], value) for name, value in given.items()}
     info, begins = values.get("info"), values.get("new_episode")
     if info is not None and (step["terminated"] | step["truncated"]).any():  # next_obs is the next episode's first
-        final = info["final_obs"][env] if isinstance(info, Mapping) else info[env]["terminal_observation"]
+        final = info["final_obs"] if isinstance(info, Mapping) else info[env]["terminal_observation"]
+        if isinstance(info, Mapping):
+            final = tree_map(lambda value: value[env], final)
         step["next_obs"] = tree_map(lambda value: np.asarray(value)[None], final)
     if begins is not None:
         step["new_episode"] = bool(np.broadcast_to(begins, len(given["reward"]))[env])

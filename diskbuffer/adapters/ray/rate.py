@@ -87,7 +87,8 @@ def _get(ref: Any) -> Any:
     try:
         return ray.get(ref, timeout=_PATIENCE)
     except (ray.exceptions.RayError, TimeoutError) as error:
-        raise UnreachableError(f"what counts samples and inserts does not answer: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise UnreachableError(f"what counts samples and inserts does not answer ({reason}); make the buffer again") from None
 
 
 class ClusterLimiter:
