@@ -210,7 +210,7 @@ def test_dqn_trains_over_a_clusters_buffer(name: str, cluster: None, tmp_path: P
         if "Prioritized" in name:
             with pytest.raises(db.InputError, match="one n_step"):
                 ours.sample(32, **how)
-            other = db.Prioritized(alpha=1.0, beta=1.0)  # of another learner, whose weights tell what priorities a node has
+            other = db.Prioritized(alpha=1.0, beta=1.0, n_step=2)  # of another learner; weights tell the priorities
             assert len(over.sample(64, other)["weights"].unique()) > 2
         else:
             drawn = ours.sample(64, **how)
