@@ -31,6 +31,7 @@ COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
 NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 512
 RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
 DOWN = 3.0  # seconds that a node stays away
+PASSED = 1280  # samples by which calls of both sides may pass a bound: two of learners, and what writers may add in one
 KILL_EVERY = 3.0  # seconds: a process takes two or three to start
 _LEAST = 1.0  # minutes: a node that is killed takes some seconds to be missed, and to come back
 _QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
@@ -41,7 +42,7 @@ def made(**how: Any) -> Any:
     """Return the buffer: of the cluster's driver, or of a second one."""
     from diskbuffer.adapters.ray import ClusterBuffer
 
-    limiter = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=4 * BATCH, timeout=5.0)
+    limiter = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=BATCH / 2, timeout=5.0)
     return ClusterBuffer(
         f"${_DISK}/store", 1_000_000, columns=COLUMNS, segment_rows=1024, disks="disk", patience=2.0, limiter=limiter, **how
     )
@@ -262,7 +263,7 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
     lost = [f"step {n} of life {life} is lost" for life, count in lives.items() for n in range(count) if (life, n) not in there]
     twice = [f"step {n} of life {life} is there {count} times" for (life, n), count in there.items() if count > 1]
     orphans = sampled_after_restart(root, there)
-    off = abs(state["surplus"]) > OFF * RATIO * state["inserts"] + state["error_buffer"] + 20 * BATCH
+    off = abs(state["surplus"]) > OFF * RATIO * state["inserts"] + state["error_buffer"] + PASSED
     told = ", ".join(f"{count} {what}" for what, count in sorted(killer.kills.items()))
     notes = [
         f"killed: {told}; {len(lives)} lives of writers, {sum(lives.values()):,} steps acknowledged, {len(lost)} lost, "

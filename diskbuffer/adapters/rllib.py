@@ -397,7 +397,7 @@ class _Cluster:
         return self._writer
 
     def added(self) -> int:
-        return sum(node["added"] for node in self._buffer.stats()["nodes"])
+        return int(self._buffer.stats()["added"])
 
     def evicted(self) -> tuple[int, int]:
         return 0, 0

@@ -41,13 +41,13 @@ from diskbuffer.schema.schema import (
 from diskbuffer.store.building import is_there as is_store
 
 if typing.TYPE_CHECKING:
-    from diskbuffer.arguments.inputs import as_array, step_ids
+    from diskbuffer.arguments.inputs import as_array, device_of, step_ids
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
     from diskbuffer.plugin.appender import Appender
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
-    from diskbuffer.reading.delivery import Transform
+    from diskbuffer.reading.delivery import Transform, copied_to, transform_of
     from diskbuffer.reading.episode_reader import EpisodeReader
 
 __all__ = [
@@ -80,8 +80,10 @@ __all__ = [
     "Writer",
     "as_array",
     "as_numbers",
+    "copied_to",
     "counted",
     "describe_spaces",
+    "device_of",
     "either",
     "escape_key",
     "flatten",
@@ -106,6 +108,7 @@ __all__ = [
     "require",
     "shown",
     "step_ids",
+    "transform_of",
     "unescape_key",
     "value_at",
     "writers_of",
@@ -119,6 +122,9 @@ _LATER = {
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
+    "copied_to": "diskbuffer.reading.delivery",
+    "transform_of": "diskbuffer.reading.delivery",
+    "device_of": "diskbuffer.arguments.inputs",
     "step_ids": "diskbuffer.arguments.inputs",
     "as_array": "diskbuffer.arguments.inputs",
 }

@@ -81,9 +81,9 @@ class DeviceDelivery(Delivery):
     def _copy(self, arrays: Arrays) -> Sent:
         copies: list[torch.Tensor] = []
         if self._transform is None:
-            batch = arrays.deliver(_copied(arrays.tensors(), self._device, copies))
+            batch = arrays.deliver(copied_to(arrays.tensors(), self._device, copies))
         else:
-            batch = _copied(self._transform(arrays.batch()), self._device, copies)
+            batch = copied_to(self._transform(arrays.batch()), self._device, copies)
         return Sent(batch, copies=copies)
 
 
@@ -151,7 +151,7 @@ def _current(stream: torch.Stream) -> Iterator[None]:
         torch.accelerator.set_device_index(device)
 
 
-def _copied(value: Any, device: torch.device, copies: list[torch.Tensor]) -> Any:
+def copied_to(value: Any, device: torch.device, copies: list[torch.Tensor]) -> Any:
     """Copy tensors and arrays in something to a device; dicts, lists and tuples of them stay such. `copies` lists the copies."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.ascontiguousarray(value))
@@ -159,9 +159,9 @@ def _copied(value: Any, device: torch.device, copies: list[torch.Tensor]) -> Any
         copies.append(value.to(device, non_blocking=value.is_pinned(), copy=True))
         return copies[-1]
     if isinstance(value, dict):
-        return {name: _copied(part, device, copies) for name, part in value.items()}
+        return {name: copied_to(part, device, copies) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one
-        return type(value)(*(_copied(part, device, copies) for part in value))
+        return type(value)(*(copied_to(part, device, copies) for part in value))
     if isinstance(value, list | tuple):
-        return type(value)(_copied(part, device, copies) for part in value)
+        return type(value)(copied_to(part, device, copies) for part in value)
     return value

@@ -157,7 +157,7 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
         buffer.sample(8, db.Slices(5000))
     # A node that is gone, and comes back when another writer continues what it had.
-    gone = Client("gone", "no such node", {"columns": COLUMNS})
+    gone = Client("gone", "no such node", ray.put({"columns": COLUMNS}))
     store, ever = ray.get(node.handle.open_inbox.remote(gone))
     gone = gone._replace(store=store)
     assert ray.get(node.handle.add.remote(gone, Call(0, ever, 0, first._ended, steps(4, 0, 4)))) == [4]
@@ -180,24 +180,26 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
 
 def test_what_an_inbox_has_told_in_part_is_told_again_as_the_environments_have_it(made: Any, tmp_path: Path) -> None:
     buffer = made()
-    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "autoreset": "next_step"}, 60.0)
+    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2}, 60.0)
     obs = np.array([[1, n] for n in (0, 1, 2, 10, 11)])
     rows = {"obs": obs, "action": obs[:, 1], "reward": np.array([0, 1, 0, 10, 11]), "terminated": obs[:, 1] == 1}
     rows["next_obs"] = np.array([[1, n] for n in (1, 2, 10, 11, 12)])  # the third is of a reset
-    assert inbox.extend(**rows) == 4
-    inbox._ever, inbox._calls = [0], 0
+    assert inbox.extend(**rows, env=0) == 4
+    inbox._ever, inbox._calls = [0, 0], 0
     kill(buffer)
-    assert inbox.extend(**rows) == 4  # all were stored; the process died before it answered
-    inbox._ever, inbox._ended[0] = [1], False
+    assert inbox.extend(**rows, env=0) == 4  # all were stored; the process died before it answered
+    inbox._ever, inbox._ended[0] = [1, 0], False
     kill(buffer)
-    assert inbox.extend(**{name: value[1:] for name, value in rows.items()}) == 3
+    assert inbox.extend(**{name: value[1:] for name, value in rows.items()}, env=0) == 3
+    inbox.flush()
     inbox.close()
     assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11)])
     pair = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "same_step"}, 60.0)
     obs, final = np.array([[2, 0], [3, 0]]), np.array([[2, 1], [3, 1]])
     zeros, ends = np.zeros(2, int), np.ones(2, bool)
+    before = list(pair._ever)
     pair.extend(obs[:1], zeros[:1], zeros[:1], next_obs=final[:1], terminated=ends[:1], env=0)
-    pair._ever = [0, 0]  # the process died after it had stored one of two steps
+    pair._ever = before  # the process died after it had stored one of two steps
     assert pair.add(obs, zeros, zeros, obs + 50, ends, ~ends, info={"final_obs": final}) == 2
     pair.close()
     assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11), (2, 0), (3, 0)])

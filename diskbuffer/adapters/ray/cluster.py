@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -9,8 +10,8 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Self, cast
@@ -19,7 +20,7 @@ import numpy as np
 import ray
 import torch
 from ray import cloudpickle
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
 from diskbuffer.adapters.ray.inbox import Inbox
@@ -28,7 +29,18 @@ from diskbuffer.adapters.ray.nodes import ACTOR, Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.rate import ClusterLimiter, start_rate
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
-from diskbuffer.plugin import Batch, Transform, as_array, integer, integer_or_none, power, step_ids
+from diskbuffer.plugin import (
+    Batch,
+    Transform,
+    as_array,
+    copied_to,
+    device_of,
+    integer,
+    integer_or_none,
+    power,
+    step_ids,
+    transform_of,
+)
 
 _WRITERS = "actor-*"  # of stores on an actor's own node
 _UPDATES = 8  # of priorities that may be on their way
@@ -118,7 +130,7 @@ class ClusterBuffer:
         self._nodes = Nodes(self.path, how["disks"], how["refresh_every"], how["patience"], starts=starts)
         self._random, self._uniform = np.random.default_rng(how["seed"]), Uniform(how["seed"])
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
-        self._loading: list[ThreadPoolExecutor] = []
+        self._loading = set[Future[Any]]()  # draws of loaders
         self._updates: deque[tuple[int, Node, Any]] = deque()
         self.dropped_updates = 0
         self._lock = threading.Lock()  # of the random numbers
@@ -204,9 +216,9 @@ class ClusterBuffer:
         EmptyBufferError, UnreachableError, LimiterTimeoutError
             No node has a step to draw; no node that has steps answers; or too little is added. Nothing was sampled.
         """
-        size = integer("batch_size", batch_size)
+        size, deliver = integer("batch_size", batch_size), partial(_delivered, device_of(device), transform_of(transform))
         self._wait_to_sample()
-        batch = _delivered(self._sample(size, sampler), device, transform)
+        batch = deliver(self._sample(size, sampler))
         self._note_sampled(size, sampler)
         return batch
 
@@ -223,26 +235,26 @@ class ClusterBuffer:
 
         The limiter counts a batch when it is delivered. After an error, and to go on after it, call this again.
         """
-        size, prefetch = integer("batch_size", batch_size), integer("prefetch", prefetch)
+        size, deliver = integer("batch_size", batch_size), partial(_delivered, device_of(device), transform_of(transform))
+        prefetch = integer("prefetch", prefetch)
         self._check_open()
-        threads = ThreadPoolExecutor(prefetch, "diskbuffer-load")
-        self._loading.append(threads)
-        draw = partial(threads.submit, lambda: _delivered(self._sample(size, sampler), device, transform))
-        return self._load(threads, draw, prefetch, size, sampler)
 
-    def _load(
-        self, threads: ThreadPoolExecutor, draw: Callable[[], Future[Any]], prefetch: int, size: int, sampler: Sampler | None
-    ) -> Generator[Any, None, None]:
-        ahead = deque[Future[Any]]()
-        try:
-            while True:
-                self._wait_to_sample()
-                ahead.extend(draw() for _ in range(prefetch + 1 - len(ahead)))
-                yield ahead.popleft().result()
-                self._note_sampled(size, sampler)
-        finally:  # perhaps in one of the threads, which may collect this as garbage
-            if not sys.is_finalizing():
-                threads.shutdown(wait=False, cancel_futures=True)
+        def batches() -> Generator[Any, None, None]:
+            threads, ahead = ThreadPoolExecutor(prefetch, "diskbuffer-load"), deque[Future[Any]]()
+            try:
+                while True:
+                    self._wait_to_sample()
+                    while len(ahead) <= prefetch:
+                        ahead.append(threads.submit(lambda: deliver(self._sample(size, sampler))))
+                        self._loading.add(ahead[-1])
+                        ahead[-1].add_done_callback(self._loading.discard)
+                    yield ahead.popleft().result()
+                    self._note_sampled(size, sampler)
+            finally:  # perhaps in one of the threads, which may collect this as garbage
+                if not sys.is_finalizing():
+                    threads.shutdown(wait=False, cancel_futures=True)
+
+        return batches()
 
     def _wait_to_sample(self) -> None:
         self._check_open()
@@ -402,8 +414,9 @@ class ClusterBuffer:
         """See what was added by now, on all nodes that answer."""
         self._check_open()
         self._nodes.look(now=True)
-        if self._local() is not None and self._here is not None:
-            self._here.read(now=True)
+        if self._here is not None:
+            with contextlib.suppress(EmptyBufferError):
+                self._here.read(now=True)
 
     def __len__(self) -> int:
         """Return how many steps can be sampled, as far as nodes have told."""
@@ -411,9 +424,9 @@ class ClusterBuffer:
         return self._stored()
 
     def stats(self) -> dict[str, Any]:
-        """Return ``steps``, ``dropped_updates``, and ``nodes``: of each what it has, and whether it answers."""
+        """Return ``steps`` and ``added`` (ever), ``dropped_updates``, and ``nodes``: what each has, and whether it answers."""
         self._nodes.look()
-        nodes = [
+        nodes: list[dict[str, Any]] = [
             {
                 "node_id": node.node_id,
                 "number": node.last.number,
@@ -425,7 +438,8 @@ class ClusterBuffer:
             }
             for node in self._nodes
         ]
-        return {"steps": self._stored(), "dropped_updates": self.dropped_updates, "nodes": nodes}
+        sums = {name: sum(node[name] for node in nodes) for name in ("steps", "added")}
+        return {**sums, "dropped_updates": self.dropped_updates, "nodes": nodes}
 
     # Closing
 
@@ -433,8 +447,7 @@ class ClusterBuffer:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
             self._closed = True
-            for threads in self._loading:  # which see that it is closed, before the actors that they wait for are gone
-                threads.shutdown(cancel_futures=True)
+            wait(set(self._loading))  # which see that it is closed, before the actors that they wait for are gone
             here, limiter = vars(self).get("_here"), vars(self).get("limiter")  # as far as they were used
             if limiter is not None:
                 limiter.close()
@@ -476,7 +489,7 @@ def _zeros_like(count: int, value: Any) -> Any:
     return np.zeros((count, *value.shape[1:]), value.dtype)
 
 
-def _delivered(batch: Batch, device: Any, transform: Transform | None) -> Any:
+def _delivered(device: torch.device | None, transform: Transform | None, batch: Batch) -> Any:
     """Return what the caller gets of a batch: what a function makes of it, on a device."""
     result = batch if transform is None else transform(batch)
-    return result if device is None else tree_map_only(torch.Tensor, lambda each: each.to(device, non_blocking=True), result)
+    return result if device is None else copied_to(result, device, [])

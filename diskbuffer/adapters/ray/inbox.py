@@ -36,7 +36,7 @@ class Inbox:
             raise InputError("this node has no disk, and an environment stays here: give n_envs= and autoreset= in place of env=")
         self._nodes, self._timeout = nodes, timeout
         self.limiter: ClusterLimiter | None = None
-        self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), dict(options))
+        self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), ray.put(dict(options)))
         self._calls, self._closed, self._is_sure, self._lock = 0, False, True, threading.Lock()
         numbers = [node.last.number for node in nodes if node.answers]
         if not numbers:
@@ -121,7 +121,7 @@ class Inbox:
 
     def flush(self) -> None:
         """Sync to the disk."""
-        self._ask("flush")
+        self._ask("flush", self._client)
 
     def close(self) -> None:
         """Let another writer continue the store. Twice is fine."""

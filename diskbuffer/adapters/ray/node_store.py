@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, LockedError
-from diskbuffer.plugin import writers_of
+from diskbuffer.plugin import read_info, writers_of
 
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
@@ -42,11 +42,14 @@ class Sent(NamedTuple):
 
 
 class Client(NamedTuple):
-    """An actor without a disk: an id that no other has, its node, `options` for its `ReplayBuffer`, the name of its `store`."""
+    """An actor without a disk: an id that no other has, its node, and the name of its store.
+
+    `options` for its `ReplayBuffer` are in Ray's store of objects, as they go with every call, and spaces may be large.
+    """
 
     id: str
     node_id: str
-    options: dict[str, Any]
+    options: Any
     store: str = ""
 
 
@@ -215,7 +218,8 @@ class NodeStore:
         with self._inbox_lock:
             now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
-                owners, envs = self._owners(), client.options.get("n_envs") or 1
+                owners, options = self._owners(), ray.get(client.options)
+                envs = options.get("n_envs") or 1
                 mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
                 if client.store and client.store not in mine:
                     raise ClosedError("another writer continues this one's store, as its node was gone; make another one")
@@ -225,7 +229,7 @@ class NodeStore:
                 name = [*mine, *free, f"inbox-{len(owners)}"][0]
                 self._close_inbox(owners.get(name, ("",))[0])
                 self._set_owners({**owners, name: (client.id, client.node_id, envs)})
-                self._inboxes[client.id] = ReplayBuffer(self._directory.path, writer=name, **client.options)
+                self._inboxes[client.id] = ReplayBuffer(self._directory.path, writer=name, **options)
                 self._inboxes[client.id].cut_off()
             buffer = self._inboxes[client.id]
             return buffer.path.name, buffer.counts()[1].tolist()
@@ -257,15 +261,18 @@ class NodeStore:
                 return answer
             buffer, (_, ever, env, ended, values) = self._inboxes[client.id], call
             if env is not None:
-                resets = client.options.get("autoreset") == "next_step"
-                buffer.extend(**_after(values, stored[env] - ever[env], resets, ended[env]), env=env)
+                if count := stored[env] - ever[env]:
+                    resets = read_info(buffer.path).autoreset == "next_step"
+                    values = _after(values, count, resets, ended[env])
+                buffer.extend(**values, env=env)
             elif stored == ever:
                 buffer.add(**values)
             else:  # the process died within the call, after some environments' steps were stored
                 for n in np.flatnonzero(np.equal(stored, ever)).tolist():
                     buffer.extend(**_step_of(values, n), env=n)
-            self._last_calls[client.id] = call.number, self.open_inbox(client)[1]
-            return self._last_calls[client.id][1]
+            now: list[int] = buffer.counts()[1].tolist()
+            self._last_calls[client.id] = call.number, now
+            return now
 
     def release(self, client: Client) -> None:
         """Close a client's store; another one may continue it."""
@@ -276,10 +283,13 @@ class NodeStore:
 
     # Keeping
 
-    def flush(self) -> None:
-        """Sync everything that was written here to the disk."""
-        for buffer in [*self._inboxes.values(), *([self._directory.read()] if self._wrote else [])]:
-            buffer.flush()
+    def flush(self, client: Client | None = None) -> None:
+        """Sync what a client's store has, or the columns that learners wrote, to the disk."""
+        if client is not None:
+            self.open_inbox(client)
+            self._inboxes[client.id].flush()
+        elif self._wrote:
+            self._directory.read().flush()
 
     def close(self) -> None:
         """Close everything."""
@@ -293,8 +303,6 @@ def _after(values: Mapping[str, Any], count: int, resets: bool, ended: bool) -> 
 
     With `resets`, a row after one that ended an episode, as the last before these did where `ended`, is not stored.
     """
-    if not count:
-        return dict(values)
     steps = np.arange(count)
     if resets:
         ends = np.logical_or(values.get("terminated", False), values.get("truncated", False)).reshape(-1)

@@ -56,7 +56,7 @@ class CollectorBuffer:
     @property
     def write_count(self) -> int:
         """How many steps were ever added, as far as nodes have told: those of about the last second may be missing."""
-        return sum(node["added"] for node in self.buffer.stats()["nodes"])
+        return int(self.buffer.stats()["added"])
 
     def extend(self, data: TensorDictBase) -> None:
         """Store what was collected, (steps,) or (environments, steps), always of as many environments. The limiter may wait.
