@@ -9,9 +9,9 @@ node, as is TorchRL's buffer, so that all steps and batches go over Ray. Both bu
 actor, ours with `loader`. Memory is what the processes that hold steps allocated more than when there were none: TorchRL's
 buffer; our writer, and what reads for other nodes.
 
-A seed of RLlib does not make trainings equal, so *curves* compares the mean return of episodes over the second half of a
-training, over several seeds: the difference, against the noise of such a difference, which is estimated from the spread between
-seeds (Welch, 1947, "The generalization of 'Student's' problem").
+A seed of RLlib does not make trainings equal, so *dqn_curve* and *sac_curve* compare the mean return of episodes over the second
+half of a training, over several seeds: the difference, against the noise of such a difference, which is estimated from the spread
+between seeds (Welch, 1947, "The generalization of 'Student's' problem").
 """
 
 from __future__ import annotations
@@ -259,29 +259,37 @@ def dqn(report: Report, directory: Path) -> None:
         each.stop()
 
 
-def curves(report: Report, directory: Path) -> None:
-    """Compare what RLlib's DQN and SAC learn, over several seeds."""
-    seeds, steps = (2, 1_000) if report.quick else (5, 3_000)
-    dqn = {"lr": 5e-4, "target_network_update_freq": 100, "epsilon": [(0, 1.0), (steps // 4, 0.05)]}
-    ways: dict[str, dict[str, Any]] = {"DQN": dqn, "SAC": {}}
-    for name, how in ways.items():
-        late: dict[str, list[float]] = {"ours": [], "theirs": []}
-        for seed in range(report.seed, report.seed + seeds):
-            for of, means in late.items():
-                place, begin = directory / f"{name}-{seed}", {"num_steps_sampled_before_learning_starts": 200}
-                learner = algorithm(name, of, place, seed, 20_000, **how, **begin)
-                curve = [learner.train()["env_runners"].get("episode_return_mean", math.nan) for _ in range(steps // EVERY)]
-                means.append(float(np.nanmean(curve[len(curve) // 2 :])))
-                learner.stop()
+def dqn_curve(report: Report, directory: Path) -> None:
+    """Compare what RLlib's DQN learns, over several seeds."""
+    steps = 1_000 if report.quick else 3_000
+    curves(report, directory, "DQN", steps, lr=5e-4, target_network_update_freq=100, epsilon=[(0, 1.0), (steps // 4, 0.05)])
+
+
+def sac_curve(report: Report, directory: Path) -> None:
+    """Compare what RLlib's SAC learns, over several seeds."""
+    rates = dict.fromkeys(("actor_lr", "critic_lr", "alpha_lr"), 1e-3)
+    curves(report, directory, "SAC", 1_000 if report.quick else 4_000, train_batch_size_per_learner=64, **rates)
+
+
+def curves(report: Report, directory: Path, name: str, steps: int, **how: Any) -> None:
+    """Compare the returns of trainings with our buffer and with RLlib's own."""
+    seeds, late = 2 if report.quick else 5, dict[str, list[float]](ours=[], theirs=[])
+    for seed in range(report.seed, report.seed + seeds):
         for of, means in late.items():
-            report.row(f"RLlib, {name}: mean return over the second half, {seeds} seeds, {of}", float(np.mean(means)), "")
-            report.row(f"RLlib, {name}: its standard deviation between seeds, {of}", float(np.std(means, ddof=1)), "")
-        noise = math.sqrt(sum(np.var(means, ddof=1) / seeds for means in late.values()))
-        apart = abs(np.mean(late["ours"]) - np.mean(late["theirs"])) / max(noise, 1e-9)
-        report.row(f"RLlib, {name}: the curves' difference, in standard errors of it", float(apart), "", at_most=2.0)
+            place, begin = directory / f"{name}-{seed}", {"num_steps_sampled_before_learning_starts": 200}
+            learner = algorithm(name, of, place, seed, 20_000, **how, **begin)
+            curve = [learner.train()["env_runners"].get("episode_return_mean", math.nan) for _ in range(steps // EVERY)]
+            means.append(float(np.nanmean(curve[len(curve) // 2 :])))
+            learner.stop()
+    for of, means in late.items():
+        report.row(f"RLlib, {name}: mean return over the second half, {seeds} seeds, {of}", float(np.mean(means)), "")
+        report.row(f"RLlib, {name}: its standard deviation between seeds, {of}", float(np.std(means, ddof=1)), "")
+    noise = math.sqrt(sum(np.var(means, ddof=1) / seeds for means in late.values()))
+    apart = abs(np.mean(late["ours"]) - np.mean(late["theirs"])) / max(noise, 1e-9)
+    report.row(f"RLlib, {name}: the curves' difference, in standard errors of it", float(apart), "", at_most=2.0)
 
 
-PARTS: dict[str, Part] = {part.__name__: part for part in (local, torchrl, remote, dqn, curves)}
+PARTS: dict[str, Part] = {part.__name__: part for part in (local, torchrl, remote, dqn, dqn_curve, sac_curve)}
 
 if __name__ == "__main__":
     start()

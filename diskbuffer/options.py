@@ -7,7 +7,7 @@ import difflib
 import inspect
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -72,10 +72,12 @@ class CreateOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
-def refuse_unknown(create: CreateOptions, buffer: type) -> None:
+def refuse_unknown(given: Iterable[str], buffer: type) -> None:
     """Raise an InputError where an argument is none of a buffer's class, with the one that was meant, perhaps."""
-    for name in create.keys() - CreateOptions.__annotations__.keys():
+    for name in set(given) - CreateOptions.__annotations__.keys():
         known = (inspect.signature(buffer).parameters.keys() - {"create"}) | CreateOptions.__annotations__.keys()
+        if name in known:
+            continue
         near = difflib.get_close_matches(name, sorted(known), 1) or [f"{', '.join(sorted(known)[:-1])} or {max(known)}"]
         raise InputError(f"{buffer.__name__} takes no argument {name}=; did you mean {near[0]}?")
 

@@ -41,14 +41,16 @@ from diskbuffer.schema.schema import (
 from diskbuffer.store.building import is_there as is_store
 
 if typing.TYPE_CHECKING:
-    from diskbuffer.arguments.inputs import as_array, device_of, step_ids
+    from diskbuffer.arguments.inputs import as_array, device_of, seconds_of, step_ids
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
+    from diskbuffer.options import refuse_unknown
     from diskbuffer.plugin.appender import Appender
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform, copied_to, transform_of
     from diskbuffer.reading.episode_reader import EpisodeReader
+    from diskbuffer.samplers.prioritized import priorities_of
 
 __all__ = [
     "BUILT_IN",
@@ -101,11 +103,14 @@ __all__ = [
     "one_of",
     "power",
     "printable",
+    "priorities_of",
     "progress_bar",
     "put",
     "put_argument",
     "read_info",
+    "refuse_unknown",
     "require",
+    "seconds_of",
     "shown",
     "step_ids",
     "transform_of",
@@ -125,6 +130,9 @@ _LATER = {
     "copied_to": "diskbuffer.reading.delivery",
     "transform_of": "diskbuffer.reading.delivery",
     "device_of": "diskbuffer.arguments.inputs",
+    "priorities_of": "diskbuffer.samplers.prioritized",
+    "refuse_unknown": "diskbuffer.options",
+    "seconds_of": "diskbuffer.arguments.inputs",
     "step_ids": "diskbuffer.arguments.inputs",
     "as_array": "diskbuffer.arguments.inputs",
 }

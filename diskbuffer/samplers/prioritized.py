@@ -186,19 +186,14 @@ class Prioritized(Sampler):
         segments = self._segments
         if segments is None:
             raise InputError("this sampler has drawn nothing yet; give it to sample or loader first")
-        ids, errors = step_ids(steps, of_sequences=self._sequences), as_array("priorities", priorities)
+        ids, errors = step_ids(steps, of_sequences=self._sequences), priorities_of(priorities)
         if ids.ndim == 2:
             ids = self._drawn_of(ids)
-        if errors.dtype.kind not in "biuf":
-            raise InputError(f"priorities must be numbers, found {errors.dtype}")
-        errors = np.ascontiguousarray(errors, np.float64)
         shape = (len(ids), self._length) if self._sequences else ids.shape
         if ids.ndim != 1 or errors.shape not in (shape, ids.shape):
             raise InputError(f"priorities must have the shape {shape}, as there are {len(ids)} steps, found {errors.shape}")
         if not errors.size:
             return 0
-        if not sampling.all_within(errors.reshape(-1), 1e30):
-            raise InputError(f"priorities must be at least 0 and below 1e30, found {errors.min()} to {errors.max()}")
         if errors.ndim == 2:
             errors = self._eta * errors.max(axis=1) + (1 - self._eta) * errors.mean(axis=1)
         raw = (errors + self._epsilon).astype(np.float32)
@@ -342,3 +337,14 @@ class Prioritized(Sampler):
             raise InputError(f"the state of a Prioritized sampler is damaged: beta {beta}, largest {largest}")
         super().load_state_dict(state)
         self.beta, self._largest = beta, largest
+
+
+def priorities_of(values: Any) -> npt.NDArray[np.float64]:
+    """Return priorities of any shape; an InputError where they are no numbers, or one is negative or not finite."""
+    found = as_array("priorities", values)
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"priorities must be numbers, found {found.dtype}")
+    found = np.ascontiguousarray(found, np.float64)
+    if not sampling.all_within(found.reshape(-1), 1e30):
+        raise InputError(f"priorities must be at least 0 and below 1e30, found {found.min()} to {found.max()}")
+    return found

@@ -123,9 +123,10 @@ def test_priorities_are_a_nodes_and_survive_its_process_and_the_learners(made: A
     assert (again["value"] == again["action"] * 2).all()
     weights = buffer.sample(64, db.Prioritized(alpha=0.0, beta=1.0, column="even"))["weights"]
     assert (weights == 1).all()
-    buffer.update(sampler, batch, np.full(400, -1.0))
-    with pytest.raises(db.InputError, match="priorities"):
-        buffer.flush()
+    with pytest.raises(db.InputError, match="priorities must be at least 0"):
+        buffer.update(sampler, batch, np.full(400, -1.0))
+    with pytest.raises(db.InputError, match='no "node"'):
+        buffer.update(sampler, batch["steps"], np.ones(400))
 
 
 def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp_path: Path) -> None:
@@ -268,6 +269,9 @@ def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
         assert writer.limiter.may_add
         with pytest.raises(db.InputError, match="is used with"):
             made(limiter=db.SampleToInsertRatio(3))
+        later = made()
+        assert later.limiter.state()["asked"] == 2
+        later.close()
     ray.kill(buffer.limiter._rate)
     thread.join(90)
     assert not failed or isinstance(failed[0], db.errors.UnreachableError)
@@ -292,6 +296,24 @@ def test_who_waits_too_long_is_told_what_is_missing(made: Any) -> None:
             all(writer.extend(**each) for each in later)
         buffer.refresh()
         assert 80 <= len(buffer) < 200
+
+
+def test_arguments_that_do_not_fit_are_refused_where_the_buffer_is_made(cluster: None, tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"frame_stck": 4}, "did you mean frame_stack"),
+        ({"patience": float("nan")}, "patience must be seconds"),
+        ({"refresh_every": -1}, "refresh_every must be seconds"),
+        ({"limiter": 4}, "must be a SampleToInsertRatio"),
+        ({"capacity": 0}, "capacity"),
+    ]
+    for how, message in wrong:
+        with pytest.raises(db.InputError, match=message):
+            ClusterBuffer(tmp_path, columns=COLUMNS, **how)
+    with pytest.raises(db.errors.UnreachableError, match="no node has the resource 'dsik'"):
+        ClusterBuffer(tmp_path, columns=COLUMNS, disks="dsik")
+    with pytest.raises(db.InputError, match=r"begins with a variable that .* do not have"):
+        ClusterBuffer("$NO_SUCH_VARIABLE/all", columns=COLUMNS)
+    assert not Path("$NO_SUCH_VARIABLE").exists()
 
 
 def test_frames_that_arrays_share_go_to_another_process_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property, partial
 from operator import itemgetter
@@ -25,9 +25,9 @@ from torch.utils._pytree import tree_map
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
 from diskbuffer.adapters.ray.inbox import Inbox
 from diskbuffer.adapters.ray.node_store import Directory, Sent
-from diskbuffer.adapters.ray.nodes import ACTOR, Node, Nodes
+from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
-from diskbuffer.adapters.ray.rate import ClusterLimiter, start_rate
+from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
 from diskbuffer.plugin import (
     Batch,
@@ -38,12 +38,16 @@ from diskbuffer.plugin import (
     integer,
     integer_or_none,
     power,
+    priorities_of,
+    refuse_unknown,
+    seconds_of,
     step_ids,
     transform_of,
 )
 
 _WRITERS = "actor-*"  # of stores on an actor's own node
 _UPDATES = 8  # of priorities that may be on their way
+_RESTART = 60.0  # seconds that a draw waits where no node has steps and answers, as Ray may be starting it again
 
 
 class _Writer(ReplayBuffer):
@@ -66,8 +70,8 @@ class ClusterBuffer:
     Parameters
     ----------
     path : str or path-like
-        A directory on each node. Environment variables in it (``"$SCRATCH/pong"``), and "~", are those of the node. It has an
-        identity of its own: its steps are found wherever its disk is, in a cluster of any nodes.
+        A directory on each node. Environment variables in it (``"$SCRATCH/pong"``), and "~", are those of the node; else a
+        relative path is of where this is called. The directory has an identity: its steps are found wherever its disk is.
     capacity : int, optional
         Steps to keep on each node; by default all.
     disks : str, optional
@@ -77,7 +81,7 @@ class ClusterBuffer:
     refresh_every : float
         Seconds until learners see what was added.
     limiter : SampleToInsertRatio, optional
-        Hold this ratio in the whole cluster, from when the first such buffer is made.
+        Hold this ratio in the cluster. A buffer that is made later, and without it, holds the same.
     seed : int, optional
         For how a batch is divided among nodes, and for draws from this node's disk. Other nodes draw at random.
     **store
@@ -86,7 +90,7 @@ class ClusterBuffer:
     Raises
     ------
     UnreachableError
-        No node has a disk, or none answers.
+        No node has a disk.
     InputError
         An argument does not fit.
 
@@ -109,13 +113,16 @@ class ClusterBuffer:
     ) -> None:
         if limiter is not None and not isinstance(limiter, SampleToInsertRatio):
             raise InputError(f"limiter must be a SampleToInsertRatio, found {limiter!r}")
+        refuse_unknown(store, ReplayBuffer)
         store["capacity"], seed = integer_or_none("capacity", capacity), integer_or_none("seed", seed, 0, None)
-        how = {"disks": disks, "patience": float(patience), "refresh_every": float(refresh_every), "limiter": limiter}
-        if not os.fspath(path).startswith(("$", "~")):
-            path = os.path.abspath(path)  # as other processes have other working directories
-        self._begin({**how, "path": os.fspath(path), "seed": seed, "store": store}, starts=True)
+        how = {"patience": seconds_of("patience", patience), "refresh_every": seconds_of("refresh_every", refresh_every)}
+        where = os.fspath(path)
+        if not where.startswith(("$", "~")):
+            where = os.path.abspath(where)  # as other processes have other working directories
+        limiter = limiter or held_ratio(where)
+        self._begin({**how, "path": where, "disks": disks, "limiter": limiter, "seed": seed, "store": store}, starts=True)
         if limiter is not None:
-            start_rate(self.path, limiter, **ACTOR)
+            start_rate(where, limiter)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return how another process reaches the same stores."""
@@ -143,7 +150,7 @@ class ClusterBuffer:
     def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter | None:
         if (held := self._how["limiter"]) is None:
             return None
-        return ClusterLimiter(start_rate(self.path, held, **ACTOR), held, side, who, self.path, count, self._stored)
+        return ClusterLimiter(start_rate(self.path, held), held, side, who, self.path, count, self._stored)
 
     @cached_property
     def _here(self) -> Directory | None:
@@ -217,10 +224,7 @@ class ClusterBuffer:
             No node has a step to draw; no node that has steps answers; or too little is added. Nothing was sampled.
         """
         size, deliver = integer("batch_size", batch_size), partial(_delivered, device_of(device), transform_of(transform))
-        self._wait_to_sample()
-        batch = deliver(self._sample(size, sampler))
-        self._note_sampled(size, sampler)
-        return batch
+        return self._limited(size, sampler, lambda: deliver(self._sample(size, sampler)))
 
     def loader(
         self,
@@ -241,35 +245,39 @@ class ClusterBuffer:
 
         def batches() -> Generator[Any, None, None]:
             threads, ahead = ThreadPoolExecutor(prefetch, "diskbuffer-load"), deque[Future[Any]]()
+
+            def next_batch() -> Any:
+                while len(ahead) <= prefetch:
+                    ahead.append(threads.submit(lambda: deliver(self._sample(size, sampler))))
+                    self._loading.add(ahead[-1])
+                    ahead[-1].add_done_callback(self._loading.discard)
+                return ahead.popleft().result()
+
             try:
                 while True:
-                    self._wait_to_sample()
-                    while len(ahead) <= prefetch:
-                        ahead.append(threads.submit(lambda: deliver(self._sample(size, sampler))))
-                        self._loading.add(ahead[-1])
-                        ahead[-1].add_done_callback(self._loading.discard)
-                    yield ahead.popleft().result()
-                    self._note_sampled(size, sampler)
+                    yield self._limited(size, sampler, next_batch)
             finally:  # perhaps in one of the threads, which may collect this as garbage
                 if not sys.is_finalizing():
                     threads.shutdown(wait=False, cancel_futures=True)
 
         return batches()
 
-    def _wait_to_sample(self) -> None:
+    def _limited(self, size: int, sampler: Sampler | None, draw: Callable[[], Any]) -> Any:
+        """Draw when the limiter allows it, and count it."""
         self._check_open()
-        if self.limiter is not None:
-            self.limiter.wait_to_sample()
-
-    def _note_sampled(self, size: int, sampler: Sampler | None) -> None:
-        if self.limiter is not None:
-            self.limiter.note_sampled(size * (1 if sampler is None else sampler.form.steps))
+        if self.limiter is None:
+            return draw()
+        self.limiter.wait_to_sample()
+        batch = draw()
+        self.limiter.note_sampled(size * (1 if sampler is None else sampler.form.steps))
+        return batch
 
     def _sample(self, size: int, sampler: Sampler | None) -> Batch:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         parts, dry = list[Any](), dict[Node, str]()
-        until = time.monotonic() + 2 * self._nodes.patience
+        wait = max(_RESTART, 2 * self._nodes.patience)
+        until = time.monotonic() + wait
         while size:
             self._check_open()
             drawn = self._draw(size, sampler, dry)
@@ -278,7 +286,7 @@ class ClusterBuffer:
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
                 reasons = reasons or "a node with steps is not there; was the buffer destroyed?"
-                raise UnreachableError(f"no node gave steps for {2 * self._nodes.patience:g} s: {reasons}")
+                raise UnreachableError(f"no node gave steps for {wait:g} s: {reasons}")
         return _joined(parts)
 
     def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
@@ -354,7 +362,7 @@ class ClusterBuffer:
         self._check_open()
         if not isinstance(sampler, Prioritized):
             raise InputError(f"sampler must be the Prioritized that drew the batch, found {sampler!r}")
-        sent, values = self._describe(sampler), as_array("priorities", priorities)
+        sent, values = self._describe(sampler), priorities_of(priorities)
         for node, steps, mine in self._by_node(batch, values):
             if node is None:
                 self.dropped_updates += len(steps)
@@ -387,7 +395,7 @@ class ClusterBuffer:
 
     def _by_node(self, batch: Batch, values: Any) -> Iterator[tuple[Node | None, Any, Any]]:
         """Yield nodes, None where one does not answer, their steps, and the values of these."""
-        if "node" not in batch:
+        if not isinstance(batch, Mapping) or "node" not in batch:
             raise InputError('the batch has no "node": give a batch as sample() returns it')
         numbers, steps = as_array("node", batch["node"]), step_ids(batch["steps"], of_sequences=True)
         if values.shape[:1] != steps.shape[:1]:
@@ -426,19 +434,13 @@ class ClusterBuffer:
     def stats(self) -> dict[str, Any]:
         """Return ``steps`` and ``added`` (ever), ``dropped_updates``, and ``nodes``: what each has, and whether it answers."""
         self._nodes.look()
+        told = ("number", "steps", "added")
         nodes: list[dict[str, Any]] = [
-            {
-                "node_id": node.node_id,
-                "number": node.last.number,
-                "steps": node.last.steps,
-                "added": node.last.added,
-                "answers": node.answers,
-                "why": node.why,
-                "away": 0.0 if node.answers else time.monotonic() - node.away_since,
-            }
-            for node in self._nodes
+            {name: getattr(one, name) for name in ("node_id", "answers", "why")}
+            | {name: getattr(one.last, name) for name in told}
+            for one in self._nodes
         ]
-        sums = {name: sum(node[name] for node in nodes) for name in ("steps", "added")}
+        sums = {name: sum(node[name] for node in nodes) for name in told[1:]}
         return {**sums, "dropped_updates": self.dropped_updates, "nodes": nodes}
 
     # Closing
@@ -462,7 +464,7 @@ class ClusterBuffer:
         finally:
             self._nodes.destroy()
             if (held := self._how["limiter"]) is not None:
-                ray.kill(start_rate(self.path, held, **ACTOR))
+                ray.kill(start_rate(self.path, held))
 
     def __enter__(self) -> Self:
         return self
@@ -478,15 +480,12 @@ def _joined(parts: list[Any]) -> Batch:
     parts = [tree_map(np.asarray, part) for part in parts]
     every = {name: value for part in parts for name, value in part.items()}
     for part in parts:  # a column that learners wrote on some nodes only is zeros on others, as it is within one
-        zeros = partial(_zeros_like, len(part["steps"]))
-        part |= {name: tree_map(zeros, every[name]) for name in every.keys() - part.keys()}
+        rows = len(part["steps"])
+        zeros = partial(tree_map, lambda value, rows=rows: np.zeros((rows, *value.shape[1:]), value.dtype))
+        part |= {name: zeros(every[name]) for name in every.keys() - part.keys()}
     together = np.concatenate if len(parts) > 1 else itemgetter(0)
     joined: Batch = tree_map(lambda *arrays: torch.from_numpy(together(arrays)), *parts)
     return joined
-
-
-def _zeros_like(count: int, value: Any) -> Any:
-    return np.zeros((count, *value.shape[1:]), value.dtype)
 
 
 def _delivered(device: torch.device | None, transform: Transform | None, batch: Batch) -> Any:

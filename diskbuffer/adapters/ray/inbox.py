@@ -18,7 +18,7 @@ from diskbuffer.adapters.ray.node_store import Call, Client
 from diskbuffer.adapters.ray.nodes import Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, UnreachableError
-from diskbuffer.plugin import as_array, integer
+from diskbuffer.plugin import as_array, integer, seconds_of
 
 
 class Inbox:
@@ -34,7 +34,7 @@ class Inbox:
     def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
         if "env" in options:
             raise InputError("this node has no disk, and an environment stays here: give n_envs= and autoreset= in place of env=")
-        self._nodes, self._timeout = nodes, timeout
+        self._nodes, self._timeout = nodes, seconds_of("timeout", timeout)
         self.limiter: ClusterLimiter | None = None
         self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), ray.put(dict(options)))
         self._calls, self._closed, self._is_sure, self._lock = 0, False, True, threading.Lock()

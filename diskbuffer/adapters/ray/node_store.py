@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pickle
+import platform
 import threading
 import time
 import uuid
@@ -90,8 +91,13 @@ class Directory:
     """
 
     def __init__(self, path: str, refresh_every: float, seed: int | None = None) -> None:
-        self.path = Path(os.path.expandvars(path)).expanduser().absolute()
+        expanded = os.path.expandvars(path)
+        if path.startswith("$") and expanded.startswith("$"):
+            raise InputError(f"path: {path} begins with a variable that the processes of Ray on {platform.node()} do not have")
+        self.path = Path(expanded).expanduser().absolute()
         self.number = int(_identity_of(self.path)[:15], 16)
+        status = self.path.stat()
+        self.place = status.st_dev, status.st_ino
         self.reader: ReplayBuffer | None = None
         self._refresh_every, self._seed, self._refreshed, self._lock = refresh_every, seed, 0.0, threading.Lock()
 
@@ -128,9 +134,10 @@ class NodeStore:
     """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk."""
 
     def __init__(self, path: str, refresh_every: float) -> None:
-        self._directory = Directory(path, refresh_every)
-        status = self._directory.path.stat()
-        self._place = status.st_dev, status.st_ino
+        try:
+            self._found: Directory | Exception = Directory(path, refresh_every)
+        except (InputError, OSError) as error:
+            self._found = error
         self._samplers: dict[bytes, Sampler] = {}
         self._keepers: dict[str, Prioritized] = {}  # by column of priorities
         self._wrote = False
@@ -139,15 +146,21 @@ class NodeStore:
         self._heard: dict[str, float] = {}  # when, by client
         self._lock, self._inbox_lock = threading.RLock(), threading.RLock()
 
+    @property
+    def _directory(self) -> Directory:
+        if isinstance(self._found, Exception):  # of which whoever asks is told
+            raise self._found
+        return self._found
+
     def answer(self, sent: Sent | None = None, *, now: bool = False) -> Answer:
         """Return what there is: `now`, or when it was last looked."""
         try:
             buffer = self._directory.read(now=now)
         except EmptyBufferError:
-            return Answer(self._directory.number, self._place)
+            return Answer(self._directory.number, self._directory.place)
         sampler = None if sent is None else self._sampler(buffer, sent)
         masses = sampler.masses() if isinstance(sampler, Prioritized) else ()
-        return Answer(self._directory.number, self._place, len(buffer), int(buffer.counts()[1].sum()), *masses)
+        return Answer(self._directory.number, self._directory.place, len(buffer), int(buffer.counts()[1].sum()), *masses)
 
     # Reading
 

@@ -22,6 +22,7 @@ ACTOR: dict[str, Any] = {  # options of all actors: other drivers find them, and
     "max_task_retries": -1,
 }
 _STARTING = 120.0  # seconds for actors to start, and to open their stores
+_FOREVER = 1e6  # seconds
 _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
 
 
@@ -37,7 +38,6 @@ class Node:
     last: Answer = field(default_factory=Answer)
     masses: dict[bytes, tuple[float, float]] = field(default_factory=dict)
     why: str = "has not answered yet"
-    away_since: float = field(default_factory=time.monotonic)
     asked: tuple[Any, Sent | None] | None = None
 
     @property
@@ -51,26 +51,21 @@ class Node:
         if sent is not None:
             self.masses[sent.pickled] = answer.mass, answer.least
 
-    def note_away(self, why: str) -> None:
-        """Leave it out until it answers."""
-        if not self.why:
-            self.away_since = time.monotonic()
-        self.why = why
-
 
 class Nodes:
     """Know the nodes that have a directory: all, or those with a resource of Ray. Start their `NodeStore`s, where it `starts`."""
 
     def __init__(self, path: str, resource: str | None, refresh_every: float, patience: float, *, starts: bool) -> None:
         self._path, self._resource, self._starts = path, resource, starts
-        self._refresh_every, self.patience = refresh_every, patience
+        self._refresh_every, self.patience = refresh_every, min(patience, _FOREVER)
         self._known: dict[str, Node] = {}
         self._scanned = self._looked = -1e9
         self._lock = threading.RLock()
         if starts:
             self.look(wait=_STARTING)
             if not self._known:
-                raise UnreachableError(f"no node {f'has the resource {resource!r}' if resource else 'is alive'}, to store {path}")
+                missing = f"has the resource {resource!r}, which ray start --resources gives to one" if resource else "is alive"
+                raise UnreachableError(f"no node {missing}; {path} would be there")
 
     def __iter__(self) -> Iterator[Node]:
         """Iterate over nodes that have answered, each directory once: where two had it, the one that answers."""
@@ -129,7 +124,7 @@ class Nodes:
         done, late = ray.wait(list(nodes), num_returns=len(nodes), timeout=0) if nodes else ([], [])
         for ref in late:
             if nodes[ref].answers:
-                nodes[ref].note_away(f"did not answer within {wait:g} s")
+                nodes[ref].why = f"did not answer within {wait:g} s"
         for ref in done:
             try:
                 yield nodes[ref], ray.get(ref)
@@ -137,7 +132,7 @@ class Nodes:
                 nodes[ref].asked = None
                 raise (error.cause if isinstance(error.cause, DiskBufferError) else error) from None
             except ray.exceptions.RayError as error:
-                nodes[ref].note_away(str(error).splitlines()[0])
+                nodes[ref].why = str(error).splitlines()[0]
                 nodes[ref].asked = None
                 if isinstance(error, ray.exceptions.ActorDiedError):
                     self._known.pop(nodes[ref].node_id, None)

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from diskbuffer import SampleToInsertRatio
+from diskbuffer.adapters.ray.nodes import ACTOR
 from diskbuffer.errors import ClosedError, InputError, LimiterTimeoutError, UnreachableError
 
 _MOST = 512  # steps that may be added, or sampled, before the actor is told
@@ -74,9 +75,19 @@ class Rate:
         }
 
 
-def start_rate(path: str, settings: SampleToInsertRatio, **options: Any) -> Any:
+def held_ratio(path: str) -> SampleToInsertRatio | None:
+    """Return what is held for a directory, if anything is."""
+    try:
+        rate = ray.get_actor(f"{path}:rate", namespace=ACTOR["namespace"])
+    except ValueError:
+        return None
+    held: SampleToInsertRatio = _get(rate.settings.remote())
+    return held
+
+
+def start_rate(path: str, settings: SampleToInsertRatio) -> Any:
     """Start what counts for a directory, or find it; an InputError where it holds another ratio."""
-    rate = Rate.options(name=f"{path}:rate", num_cpus=0, **options).remote(settings)  # type: ignore[attr-defined]
+    rate = Rate.options(name=f"{path}:rate", num_cpus=0, **ACTOR).remote(settings)  # type: ignore[attr-defined]
     held = _get(rate.settings.remote())
     if held != settings:
         raise InputError(f"{path} is used with {held} already, and {settings} was asked for; destroy() ends that")
