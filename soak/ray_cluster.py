@@ -280,8 +280,8 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
 def stored(root: Path) -> Counter[tuple[int, int]]:
     """Count each step on all disks."""
     found = Counter[tuple[int, int]]()
-    for path in root.glob("disk-*/store"):
-        with db.ReplayBuffer(path, mode="r") as buffer:
+    for file in root.glob("disk-*/store/zarr.json"):  # where a writer was
+        with db.ReplayBuffer(file.parent, mode="r") as buffer:
             found.update(map(tuple, buffer.at(buffer.steps(), columns=["obs"])["obs"].tolist()))
     return found
 
