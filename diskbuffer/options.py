@@ -74,10 +74,8 @@ class CreateOptions(TypedDict, total=False):
 
 def refuse_unknown(given: Iterable[str], buffer: type) -> None:
     """Raise an InputError where an argument is none of a buffer's class, with the one that was meant, perhaps."""
-    for name in set(given) - CreateOptions.__annotations__.keys():
-        known = (inspect.signature(buffer).parameters.keys() - {"create"}) | CreateOptions.__annotations__.keys()
-        if name in known:
-            continue
+    known = (inspect.signature(buffer).parameters.keys() - {"create"}) | CreateOptions.__annotations__.keys()
+    for name in sorted(set(given) - known):
         near = difflib.get_close_matches(name, sorted(known), 1) or [f"{', '.join(sorted(known)[:-1])} or {max(known)}"]
         raise InputError(f"{buffer.__name__} takes no argument {name}=; did you mean {near[0]}?")
 

@@ -311,9 +311,10 @@ def test_arguments_that_do_not_fit_are_refused_where_the_buffer_is_made(cluster:
             ClusterBuffer(tmp_path, columns=COLUMNS, **how)
     with pytest.raises(db.errors.UnreachableError, match="no node has the resource 'dsik'"):
         ClusterBuffer(tmp_path, columns=COLUMNS, disks="dsik")
-    with pytest.raises(db.InputError, match=r"begins with a variable that .* do not have"):
-        ClusterBuffer("$NO_SUCH_VARIABLE/all", columns=COLUMNS)
-    assert not Path("$NO_SUCH_VARIABLE").exists()
+    for path in ("$NO_SUCH_VARIABLE/all", f"{tmp_path}/${{NO_SUCH_VARIABLE}}/all"):
+        with pytest.raises(db.InputError, match=r"do not have the variable \$.*NO_SUCH_VARIABLE"):
+            ClusterBuffer(path, columns=COLUMNS)
+    assert not any("NO_SUCH" in file.name for file in (*tmp_path.iterdir(), *Path().iterdir()))
 
 
 def test_frames_that_arrays_share_go_to_another_process_once(tmp_path: Path) -> None:

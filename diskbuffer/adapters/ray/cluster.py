@@ -119,8 +119,8 @@ class ClusterBuffer:
         where = os.fspath(path)
         if not where.startswith(("$", "~")):
             where = os.path.abspath(where)  # as other processes have other working directories
-        limiter = limiter or held_ratio(where)
-        self._begin({**how, "path": where, "disks": disks, "limiter": limiter, "seed": seed, "store": store}, starts=True)
+        held = limiter or held_ratio(where)
+        self._begin({**how, "path": where, "disks": disks, "limiter": held, "seed": seed, "store": store}, starts=True)
         if limiter is not None:
             start_rate(where, limiter)
 
@@ -276,8 +276,8 @@ class ClusterBuffer:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         parts, dry = list[Any](), dict[Node, str]()
-        wait = max(_RESTART, 2 * self._nodes.patience)
-        until = time.monotonic() + wait
+        longest = max(_RESTART, 2 * self._nodes.patience)
+        until = time.monotonic() + longest
         while size:
             self._check_open()
             drawn = self._draw(size, sampler, dry)
@@ -286,7 +286,7 @@ class ClusterBuffer:
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
                 reasons = reasons or "a node with steps is not there; was the buffer destroyed?"
-                raise UnreachableError(f"no node gave steps for {wait:g} s: {reasons}")
+                raise UnreachableError(f"no node gave steps for {longest:g} s: {reasons}")
         return _joined(parts)
 
     def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import platform
+import re
 import threading
 import time
 import uuid
@@ -92,8 +93,8 @@ class Directory:
 
     def __init__(self, path: str, refresh_every: float, seed: int | None = None) -> None:
         expanded = os.path.expandvars(path)
-        if path.startswith("$") and expanded.startswith("$"):
-            raise InputError(f"path: {path} begins with a variable that the processes of Ray on {platform.node()} do not have")
+        if missing := re.search(r"\$(\w+|{[^}]*})", expanded):
+            raise InputError(f"path: the processes of Ray on {platform.node()} do not have the variable {missing[0]} of {path}")
         self.path = Path(expanded).expanduser().absolute()
         self.number = int(_identity_of(self.path)[:15], 16)
         status = self.path.stat()

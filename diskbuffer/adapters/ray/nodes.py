@@ -22,7 +22,7 @@ ACTOR: dict[str, Any] = {  # options of all actors: other drivers find them, and
     "max_task_retries": -1,
 }
 _STARTING = 120.0  # seconds for actors to start, and to open their stores
-_FOREVER = 1e6  # seconds
+_FOREVER = 1e6  # seconds, for `ray.wait`, which takes no infinity
 _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
 
 
