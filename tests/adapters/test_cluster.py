@@ -202,8 +202,20 @@ def test_what_an_inbox_has_told_in_part_is_told_again_as_the_environments_have_i
     pair.extend(obs[:1], zeros[:1], zeros[:1], next_obs=final[:1], terminated=ends[:1], env=0)
     pair._ever = before  # the process died after it had stored one of two steps
     assert pair.add(obs, zeros, zeros, obs + 50, ends, ~ends, info={"final_obs": final}) == 2
+    before = list(pair._ever)
+    pair.extend(obs[:1] + 4, zeros[:1] + 4, zeros[:1] + 4, next_obs=final[:1] + 4, terminated=ends[:1], env=0)
+    pair._ever = before
+    infos = [{"terminal_observation": one} for one in final + 4]
+    assert pair.add(obs + 4, zeros + 4, zeros + 4, obs + 50, ends, ~ends, infos=infos) == 2
     pair.close()
-    assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11), (2, 0), (3, 0)])
+    pair = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "disabled"}, 60.0)
+    before = list(pair._ever)
+    pair.extend(obs[:1] + 2, zeros[:1] + 2, zeros[:1] + 2, next_obs=final[:1] + 2, terminated=ends[:1], env=0)
+    pair._ever = before
+    unused = {"lives": zeros}
+    assert pair.add(obs + 2, zeros + 2, zeros + 2, final + 2, ends, ~ends, info=unused) == 2
+    pair.close()
+    assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11), (2, 0), (3, 0), (6, 4), (7, 4), (4, 2), (5, 2)])
 
 
 def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made: Any, tmp_path: Path, monkeypatch: Any) -> None:

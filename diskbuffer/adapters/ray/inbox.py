@@ -83,7 +83,8 @@ class Inbox:
         return self._add(env, {"obs": obs, "action": action, "reward": reward, **others})
 
     def _add(self, env: int | None, values: Mapping[str, Any]) -> int:
-        given = {name: value if name == "info" else _arrays(name, value) for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
+        given |= {name: _arrays(name, value) for name, value in given.items() if name not in ("info", "infos")}
         with self._lock:
             if self._closed or not self._is_sure:
                 raise ClosedError("this writer was closed, or a call was not answered; make another one")

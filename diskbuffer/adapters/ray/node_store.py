@@ -274,16 +274,16 @@ class NodeStore:
             if call.number == last:
                 return answer
             buffer, (_, ever, env, ended, values) = self._inboxes[client.id], call
-            if env is not None:
-                if count := stored[env] - ever[env]:
-                    resets = read_info(buffer.path).autoreset == "next_step"
-                    values = _after(values, count, resets, ended[env])
-                buffer.extend(**values, env=env)
-            elif stored == ever:
-                buffer.add(**values)
-            else:  # the process died within the call, after some environments' steps were stored
-                for n in np.flatnonzero(np.equal(stored, ever)).tolist():
-                    buffer.extend(**_step_of(values, n), env=n)
+            if all(stored[n] == ever[n] for n in (range(len(stored)) if env is None else [env])):
+                buffer.add(**values) if env is None else buffer.extend(**values, env=env)
+            else:  # the process died within the call, after some steps were stored
+                autoreset = ray.get(client.options).get("autoreset") or read_info(buffer.path).autoreset
+                if env is not None:
+                    count = stored[env] - ever[env]
+                    buffer.extend(**_after(values, count, autoreset == "next_step", ended[env]), env=env)
+                else:
+                    for n in np.flatnonzero(np.equal(stored, ever)).tolist():
+                        buffer.extend(**_step_of(values, n, autoreset == "same_step"), env=n)
             now: list[int] = buffer.counts()[1].tolist()
             self._last_calls[client.id] = call.number, now
             return now
@@ -331,12 +331,13 @@ def _after(values: Mapping[str, Any], count: int, resets: bool, ended: bool) -> 
     return rest
 
 
-def _step_of(values: Mapping[str, Any], env: int) -> dict[str, Any]:
+def _step_of(values: Mapping[str, Any], env: int, same_step: bool) -> dict[str, Any]:
     """Return one environment's part of what `add` was given, as arrays of one step."""
-    given = {name: value for name, value in values.items() if name not in ("info", "new_episode")}
+    given = {name: value for name, value in values.items() if name not in ("info", "infos", "new_episode")}
     step = {name: tree_map(lambda value: value[env][None], value) for name, value in given.items()}
-    info, begins = values.get("info"), values.get("new_episode")
-    if info is not None and (step["terminated"] | step["truncated"]).any():  # next_obs is the next episode's first
+    info: Any = values.get("info", values.get("infos"))
+    begins = values.get("new_episode")
+    if same_step and (step["terminated"] | step["truncated"]).any():  # next_obs is the next episode's first
         final = info["final_obs"] if isinstance(info, Mapping) else info[env]["terminal_observation"]
         if isinstance(info, Mapping):
             final = tree_map(lambda value: value[env], final)
