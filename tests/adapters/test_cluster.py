@@ -149,7 +149,7 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     # It waited for long, and sent the call again while the process was still at it.
     node = next(iter(buffer._nodes))
     for n in range(10):
-        call = Call(100 + n, [50 + 200 * n], 0, first._ended, steps(1, 50 + 200 * n, 200))
+        call = Call(100 + n, [50 + 200 * n], 0, steps(1, 50 + 200 * n, 200))
         assert ray.get([node.handle.add.remote(first._client, call) for _ in range(4)]) == [[250 + 200 * n]] * 4
     first._ever = [2050]
     with pytest.raises(db.InputError, match="truncated: expected shape"):
@@ -161,12 +161,12 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     gone = Client("gone", "no such node", ray.put({"columns": COLUMNS}))
     store, ever = ray.get(node.handle.open_inbox.remote(gone))
     gone = gone._replace(store=store)
-    assert ray.get(node.handle.add.remote(gone, Call(0, ever, 0, first._ended, steps(4, 0, 4)))) == [4]
+    assert ray.get(node.handle.add.remote(gone, Call(0, ever, 0, steps(4, 0, 4)))) == [4]
     other = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
     assert other._client.store == store
     assert other.extend(**steps(4, 4, 4)) == 4
     with pytest.raises(db.errors.ClosedError, match="another writer continues"):
-        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, Call(1, [4], 0, first._ended, steps(4, 4, 4))))])))
+        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, Call(1, [4], 0, steps(4, 4, 4))))])))
     other.close()
     short.close()
     third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
@@ -181,20 +181,41 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
 
 def test_what_an_inbox_has_told_in_part_is_told_again_as_the_environments_have_it(made: Any, tmp_path: Path) -> None:
     buffer = made()
-    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2}, 60.0)
-    obs = np.array([[1, n] for n in (0, 1, 2, 10, 11)])
-    rows = {"obs": obs, "action": obs[:, 1], "reward": np.array([0, 1, 0, 10, 11]), "terminated": obs[:, 1] == 1}
-    rows["next_obs"] = np.array([[1, n] for n in (1, 2, 10, 11, 12)])  # the third is of a reset
-    assert inbox.extend(**rows, env=0) == 4
-    inbox._ever, inbox._calls = [0, 0], 0
+    resets = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2}, 60.0)
+    with pytest.raises(db.InputError, match="takes no reset rows"):
+        resets.extend(**steps(1, 0, 4), env=0)
+    ends, goes_on = np.array([True, False]), np.zeros(2, bool)
+    resets.add(np.array([[8, 0], [9, 0]]), [0, 0], [0, 0], np.array([[8, 1], [9, 1]]), ends, goes_on)
+    before, calls = resets._ever, resets._calls
+    for _ in range(2):  # the process died after it had stored the only step: the other row is of a reset
+        resets._ever, resets._calls = before, calls
+        assert resets.add(np.array([[8, 1], [9, 1]]), [0, 1], [0, 1], np.array([[8, 5], [9, 2]]), goes_on, goes_on) == 1
+        kill(buffer)
+    resets.add(np.array([[8, 5], [9, 2]]), [5, 2], [5, 2], np.array([[8, 6], [9, 3]]), goes_on, goes_on)
+    resets.close()
+    once = Counter([(8, 0), (8, 5), (9, 0), (9, 1), (9, 2)])
+    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "disabled"}, 60.0)
+
+    def rows(first: int, count: int) -> dict[str, Any]:
+        """Return steps of two episodes, of which the first has two steps."""
+        n = np.array([0, 1, 10, 11])[first : first + count]
+        obs = np.stack([np.ones_like(n), n], 1)
+        return {"obs": obs, "action": n, "reward": n, "next_obs": obs + [0, 1], "terminated": n == 1}
+
+    had = inbox._ever
+    assert inbox.extend(**rows(0, 4), env=0) == 4
+    for stored_before in (0, 1):  # all were stored; the process died before it answered
+        inbox._ever = [had[0] + stored_before, had[1]]
+        kill(buffer)
+        assert inbox.extend(**rows(stored_before, 4), env=0) == 4 - stored_before
+    assert inbox.extend(**rows(0, 3), env=1) == 3
+    inbox._ever = [had[0] + 4, had[1]]
     kill(buffer)
-    assert inbox.extend(**rows, env=0) == 4  # all were stored; the process died before it answered
-    inbox._ever, inbox._ended[0] = [1, 0], False
-    kill(buffer)
-    assert inbox.extend(**{name: value[1:] for name, value in rows.items()}, env=0) == 3
+    assert inbox.extend(**rows(0, 4), env=1) == 4  # of which three were stored
     inbox.flush()
     inbox.close()
-    assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11)])
+    known = once + Counter({(1, n): 2 for n in (0, 1, 10, 11)})
+    assert stored(tmp_path / "all") == known
     pair = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "same_step"}, 60.0)
     obs, final = np.array([[2, 0], [3, 0]]), np.array([[2, 1], [3, 1]])
     zeros, ends = np.zeros(2, int), np.ones(2, bool)
@@ -215,12 +236,12 @@ def test_what_an_inbox_has_told_in_part_is_told_again_as_the_environments_have_i
     unused = {"lives": zeros}
     assert pair.add(obs + 2, zeros + 2, zeros + 2, final + 2, ends, ~ends, info=unused) == 2
     pair.close()
-    assert stored(tmp_path / "all") == Counter([(1, 0), (1, 1), (1, 10), (1, 11), (2, 0), (3, 0), (6, 4), (7, 4), (4, 2), (5, 2)])
+    assert stored(tmp_path / "all") == known + Counter([(2, 0), (3, 0), (6, 4), (7, 4), (4, 2), (5, 2)])
 
 
 def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
     buffer = made()
-    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 4}, 60.0)
+    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 4, "autoreset": "disabled"}, 60.0)
 
     def add(env: int) -> None:
         for n in range(40):

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
-import numpy as np
 import ray
 
 from diskbuffer.adapters.ray.node_store import Call, Client
@@ -35,8 +34,10 @@ class Inbox:
         if "env" in options:
             raise InputError("this node has no disk, and an environment stays here: give n_envs= and autoreset= in place of env=")
         self._nodes, self._timeout = nodes, seconds_of("timeout", timeout)
+        mode = options.get("autoreset") or ("disabled" if options.get("n_envs") in (None, 1) else "next_step")
+        self._has_resets, options = mode == "next_step", {**options, "autoreset": mode}
         self.limiter: ClusterLimiter | None = None
-        self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), ray.put(dict(options)))
+        self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), ray.put(options))
         self._calls, self._closed, self._is_sure, self._lock = 0, False, True, threading.Lock()
         numbers = [node.last.number for node in nodes if node.answers]
         if not numbers:
@@ -45,7 +46,6 @@ class Inbox:
         self._ever: list[int]
         store, self._ever = self._ask("open_inbox", self._client)
         self._client, self.name = self._client._replace(store=store), f"{self._number}/{store}"
-        self._ended = np.zeros(self.n_envs, np.bool_)  # whether the last row that came ended an episode
 
     @property
     def n_envs(self) -> int:
@@ -76,7 +76,15 @@ class Inbox:
         return self._add(None, {**step, "terminated": terminated, "truncated": truncated, **others})
 
     def extend(self, obs: Any, action: Any, reward: Any, *, env: int | None = None, **others: Any) -> int:
-        """Add arrays of steps of one environment, as `ReplayBuffer.extend`; errors are those of `add`."""
+        """Add arrays of steps of one environment, as `ReplayBuffer.extend`; errors are those of `add`.
+
+        An InputError in autoreset mode "next_step": how many of the rows are steps, and no resets, is known when they are stored.
+        """
+        if self._has_resets:
+            raise InputError(
+                "extend on a node without a disk takes no reset rows: leave them out, and make the writer with "
+                "autoreset='disabled', or give add() a step of all environments"
+            )
         if env is None and self.n_envs > 1:
             raise InputError(f"give env=, which of {self.n_envs} environments these steps are of")
         env = integer("env", env or 0, 0, self.n_envs - 1)
@@ -92,17 +100,14 @@ class Inbox:
                 self.limiter.wait_to_add()
             before, call, self._calls, self._is_sure = self.added, self._calls, self._calls + 1, False
             try:
-                self._ever = self._ask("add", self._client, Call(call, self._ever, env, self._ended.copy(), given))
+                self._ever = self._ask("add", self._client, Call(call, self._ever, env, given))
             except UnreachableError:
                 raise
             except DiskBufferError:
                 _, self._ever = self._ask("open_inbox", self._client)  # as a disk may be full half-way
                 self._is_sure = True
                 raise
-            self._is_sure, flags = True, [given[name] for name in ("terminated", "truncated") if name in given]
-            ended = sum(flags, np.zeros(1 if env is not None else self.n_envs, np.bool_)) > 0
-            if len(ended):
-                self._ended[slice(None) if env is None else env] = ended if env is None else ended[-1]
+            self._is_sure = True
             if self.limiter is not None:
                 self.limiter.note_added(self.added)
             return self.added - before

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, LockedError
-from diskbuffer.plugin import read_info, writers_of
+from diskbuffer.plugin import writers_of
 
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
@@ -59,13 +59,12 @@ class Call(NamedTuple):
     """What an actor without a disk adds: the values of `add`, or of `extend` of one environment.
 
     One `number` is carried out once. Before it, the environments have had `ever` steps: where their store has more, the process
-    died after it had stored them. And their last rows had `ended` episodes, so that the next may be a reset row.
+    died after it had stored them.
     """
 
     number: int
     ever: list[int]
     env: int | None
-    ended: npt.NDArray[np.bool_]
     values: Mapping[str, Any]
 
 
@@ -244,7 +243,8 @@ class NodeStore:
                 self._close_inbox(owners.get(name, ("",))[0])
                 self._set_owners({**owners, name: (client.id, client.node_id, envs)})
                 self._inboxes[client.id] = ReplayBuffer(self._directory.path, writer=name, **options)
-                self._inboxes[client.id].cut_off()
+                if not mine:
+                    self._inboxes[client.id].cut_off()
             buffer = self._inboxes[client.id]
             return buffer.path.name, buffer.counts()[1].tolist()
 
@@ -273,17 +273,16 @@ class NodeStore:
             last, answer = self._last_calls.get(client.id, (-1, []))
             if call.number == last:
                 return answer
-            buffer, (_, ever, env, ended, values) = self._inboxes[client.id], call
+            buffer, (_, ever, env, values) = self._inboxes[client.id], call
             if all(stored[n] == ever[n] for n in (range(len(stored)) if env is None else [env])):
                 buffer.add(**values) if env is None else buffer.extend(**values, env=env)
             else:  # the process died within the call, after some steps were stored
-                autoreset = ray.get(client.options).get("autoreset") or read_info(buffer.path).autoreset
                 if env is not None:
-                    count = stored[env] - ever[env]
-                    buffer.extend(**_after(values, count, autoreset == "next_step", ended[env]), env=env)
+                    buffer.extend(**_after(values, stored[env] - ever[env]), env=env)
                 else:
+                    same_step = ray.get(client.options)["autoreset"] == "same_step"
                     for n in np.flatnonzero(np.equal(stored, ever)).tolist():
-                        buffer.extend(**_step_of(values, n, autoreset == "same_step"), env=n)
+                        buffer.extend(**_step_of(values, n, same_step), env=n)
             now: list[int] = buffer.counts()[1].tolist()
             self._last_calls[client.id] = call.number, now
             return now
@@ -312,20 +311,12 @@ class NodeStore:
                 buffer.close()
 
 
-def _after(values: Mapping[str, Any], count: int, resets: bool, ended: bool) -> dict[str, Any]:
-    """Return what `extend` was given, without the rows up to the last of so many steps that are stored.
-
-    With `resets`, a row after one that ended an episode, as the last before these did where `ended`, is not stored.
-    """
-    steps = np.arange(count)
-    if resets:
-        ends = np.logical_or(values.get("terminated", False), values.get("truncated", False)).reshape(-1)
-        steps = np.flatnonzero(~np.append(ended, ends[:-1]))
-    first = int(steps[count - 1]) + 1 if count <= len(steps) else len(values["reward"])
-    rest = {name: tree_map(lambda value: value[first:], value) for name, value in values.items() if name != "new_episode"}
+def _after(values: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return what `extend` was given, without so many steps."""
+    rest = {name: tree_map(lambda value: value[count:], value) for name, value in values.items() if name != "new_episode"}
     begins = values.get("new_episode")
     if isinstance(begins, np.ndarray) and begins.ndim:
-        rest["new_episode"] = begins[first:]
+        rest["new_episode"] = begins[count:]
     elif begins is not None:  # which was about the first step
         rest["new_episode"] = False
     return rest
