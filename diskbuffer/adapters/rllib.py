@@ -116,15 +116,20 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             values = flatten({"obs": obs, "action": action})
             how = {"columns": {name: Column(value.shape[1:], value.dtype.name) for name, value in values.items()}}
         stream, writer = self._stream(episode.id_), self._store.open_to_write(**how)
-        writer.extend(
-            obs=obs,
-            action=action,
-            reward=np.asarray(episode.get_rewards(), np.float32),
-            terminated=last & episode.is_terminated,
-            truncated=last & episode.is_truncated,
-            env=stream,
-            new_episode=is_new,
-        )
+        try:
+            writer.extend(
+                obs=obs,
+                action=action,
+                reward=np.asarray(episode.get_rewards(), np.float32),
+                terminated=last & episode.is_terminated,
+                truncated=last & episode.is_truncated,
+                env=stream,
+                new_episode=is_new,
+            )
+        except BaseException:
+            if is_new:  # as it still is when it is added again
+                del self._under_way[episode.id_]
+            raise
         self._store.begun += is_new
         if episode.is_done:
             del self._under_way[episode.id_]

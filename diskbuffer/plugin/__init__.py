@@ -46,6 +46,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.native.transforms import interleave
     from diskbuffer.options import refuse_unknown
     from diskbuffer.plugin.appender import Appender
+    from diskbuffer.plugin.progress import rows_taken
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform, copied_to, transform_of
@@ -110,6 +111,7 @@ __all__ = [
     "read_info",
     "refuse_unknown",
     "require",
+    "rows_taken",
     "seconds_of",
     "shown",
     "step_ids",
@@ -124,6 +126,7 @@ _LATER = {
     "interleave": "diskbuffer.native.transforms",
     "power": "diskbuffer.native.sampling",
     "SharedStore": "diskbuffer.plugin.shared_store",
+    "rows_taken": "diskbuffer.plugin.progress",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",

@@ -274,6 +274,10 @@ class Recorder:
         for stream in streams:
             self.cut_offs.requested += self._native.cut_off(stream)
 
+    def took_reset(self, stream: int) -> bool:
+        """Return whether the last that came of a stream was a reset, or a cut-off, after the end of its newest episode."""
+        return self._native.took_reset(stream)
+
     def clear(self) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""
         table = self._index.table

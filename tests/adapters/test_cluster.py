@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -20,7 +22,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
 from diskbuffer.adapters.ray.inbox import Inbox  # noqa: E402
-from diskbuffer.adapters.ray.node_store import Call, Client  # noqa: E402
+from diskbuffer.adapters.ray.node_store import Client  # noqa: E402
 from diskbuffer.adapters.ray.packing import pack, unpack  # noqa: E402
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
@@ -66,7 +68,10 @@ def stored(path: Path) -> Counter[tuple[int, int]]:
 def kill(buffer: ClusterBuffer) -> None:
     """Kill the process of every node's store, which Ray starts again."""
     for node in buffer._nodes:
+        pid = ray.get(node.handle.__ray_call__.remote(lambda store: os.getpid()))
         ray.kill(node.handle, no_restart=False)
+        while psutil.pid_exists(pid):
+            time.sleep(0.01)
 
 
 def test_actors_write_to_their_nodes_disk_and_a_learner_reads_it_there(made: Any, tmp_path: Path) -> None:
@@ -138,35 +143,24 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     short = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)  # joins first after the restart
     short.extend(**steps(2, 0, 4))
     assert first.extend(**steps(1, 10, 20)) == 20
-    # The process died after it had stored the steps of a call, and before it answered.
-    before, calls = first._ever, first._calls
-    assert first.extend(**steps(1, 30, 10)) == 10
-    first._ever, first._calls = before, calls
-    assert first.extend(**steps(1, 30, 10)) == 10
-    first._ever = before
-    kill(buffer)
-    assert first.extend(**steps(1, 30, 20)) == 20  # of which ten are stored
-    # It waited for long, and sent the call again while the process was still at it.
-    node = next(iter(buffer._nodes))
-    for n in range(10):
-        call = Call(100 + n, [50 + 200 * n], 0, steps(1, 50 + 200 * n, 200))
-        assert ray.get([node.handle.add.remote(first._client, call) for _ in range(4)]) == [[250 + 200 * n]] * 4
-    first._ever = [2050]
     with pytest.raises(db.InputError, match="truncated: expected shape"):
-        first.extend(**steps(1, 2050, 5), truncated=np.zeros(3, bool))
-    assert first.extend(**steps(1, 2050, 5)) == 5
+        first.extend(**steps(1, 30, 5), truncated=np.zeros(3, bool))
+    assert first.extend(**steps(1, 30, 5)) == 5
     with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
         buffer.sample(8, db.Slices(5000))
+    node = next(iter(buffer._nodes))
+    with pytest.raises(db.errors.ClosedError, match="is not as it was told"):  # a call that comes late
+        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(first._client, [60], 0, steps(1, 30, 5)))])))
     # A node that is gone, and comes back when another writer continues what it had.
     gone = Client("gone", "no such node", ray.put({"columns": COLUMNS}))
-    store, ever = ray.get(node.handle.open_inbox.remote(gone))
+    store, taken = ray.get(node.handle.open_inbox.remote(gone))
     gone = gone._replace(store=store)
-    assert ray.get(node.handle.add.remote(gone, Call(0, ever, 0, steps(4, 0, 4)))) == [4]
+    assert ray.get(node.handle.add.remote(gone, taken, 0, steps(4, 0, 4))) == [8]
     other = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
     assert other._client.store == store
     assert other.extend(**steps(4, 4, 4)) == 4
     with pytest.raises(db.errors.ClosedError, match="another writer continues"):
-        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, Call(1, [4], 0, steps(4, 4, 4))))])))
+        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, [8], 0, steps(4, 4, 4)))])))
     other.close()
     short.close()
     third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
@@ -174,69 +168,66 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     third.close()
     first.close()
     assert stored(tmp_path / "all") == Counter(
-        [(1, n) for n in range(2055)] + [(2, n) for n in range(4)] + [(4, n) for n in range(8)] + [(3, n) for n in range(4, 8)]
+        [(1, n) for n in range(35)] + [(2, n) for n in range(4)] + [(4, n) for n in range(8)] + [(3, n) for n in range(4, 8)]
     )
     assert sorted(path.name for path in (tmp_path / "all").glob("inbox-*")) == ["inbox-0", "inbox-1", "inbox-2"]
 
 
-def test_what_an_inbox_has_told_in_part_is_told_again_as_the_environments_have_it(made: Any, tmp_path: Path) -> None:
-    buffer = made()
-    resets = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2}, 60.0)
-    with pytest.raises(db.InputError, match="takes no reset rows"):
-        resets.extend(**steps(1, 0, 4), env=0)
-    ends, goes_on = np.array([True, False]), np.zeros(2, bool)
-    resets.add(np.array([[8, 0], [9, 0]]), [0, 0], [0, 0], np.array([[8, 1], [9, 1]]), ends, goes_on)
-    before, calls = resets._ever, resets._calls
-    for _ in range(2):  # the process died after it had stored the only step: the other row is of a reset
-        resets._ever, resets._calls = before, calls
-        assert resets.add(np.array([[8, 1], [9, 1]]), [0, 1], [0, 1], np.array([[8, 5], [9, 2]]), goes_on, goes_on) == 1
-        kill(buffer)
-    resets.add(np.array([[8, 5], [9, 2]]), [5, 2], [5, 2], np.array([[8, 6], [9, 3]]), goes_on, goes_on)
-    resets.close()
-    once = Counter([(8, 0), (8, 5), (9, 0), (9, 1), (9, 2)])
-    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "disabled"}, 60.0)
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_a_call_at_which_the_process_dies_is_stored_once(made: Any, tmp_path: Path, monkeypatch: Any, mode: str) -> None:
+    buffer, rng, expected = made(), np.random.default_rng(0), Counter[tuple[int, int]]()
+    inbox = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": mode}, 60.0)
+    ask, fates = inbox._ask, ["lives", "lives", "dies after", "dies before", "lives"]
 
-    def rows(first: int, count: int) -> dict[str, Any]:
-        """Return steps of two episodes, of which the first has two steps."""
-        n = np.array([0, 1, 10, 11])[first : first + count]
-        obs = np.stack([np.ones_like(n), n], 1)
-        return {"obs": obs, "action": n, "reward": n, "next_obs": obs + [0, 1], "terminated": n == 1}
-
-    had = inbox._ever
-    assert inbox.extend(**rows(0, 4), env=0) == 4
-    for stored_before in (0, 1):  # all were stored; the process died before it answered
-        inbox._ever = [had[0] + stored_before, had[1]]
+    def dies(method: str, *arguments: Any) -> Any:
+        """Have the process die before or after it carried out what `add` has."""
+        if method != "add" or fates[0] == "lives":
+            return ask(method, *arguments)
+        if fates[0] == "dies after":
+            ask(method, *arguments)
         kill(buffer)
-        assert inbox.extend(**rows(stored_before, 4), env=0) == 4 - stored_before
-    assert inbox.extend(**rows(0, 3), env=1) == 3
-    inbox._ever = [had[0] + 4, had[1]]
-    kill(buffer)
-    assert inbox.extend(**rows(0, 4), env=1) == 4  # of which three were stored
+        fates[0] = "lives"  # when it is told again
+        return None
+
+    monkeypatch.setattr(inbox, "_ask", dies)
+    now, ended = np.array([1, 1]), np.zeros(2, bool)
+    while fates:
+        resets = ended if mode == "next_step" else np.zeros(2, bool)
+        ended = (rng.random(2) < 0.5) & ~resets
+        after = np.where(resets, now + 10, now + 1)
+        begins = after + 10 * ended  # of the next episode
+        led_to = begins if mode == "same_step" else after
+        obs, next_obs, final_obs = (np.stack([[1, 2], each], 1) for each in (now, led_to, after))
+        reward = np.where(resets, 0, now)
+        added = inbox.add(obs, reward, reward, next_obs, ended, ended & False, info={"final_obs": final_obs})
+        assert added == 2 - resets.sum()
+        expected += Counter((who + 1, int(now[who])) for who in np.flatnonzero(~resets).tolist())
+        now = after if mode == "next_step" else begins
+        fates.pop(0)
     inbox.flush()
+    assert stored(tmp_path / "all") == expected
+
+    def dies_in_between(method: str, *arguments: Any) -> Any:
+        if method == "add":
+            client, taken, _, values = arguments
+            ask("add", client, taken, 0, {name: value[:1] for name, value in ray.get(values).items() if name != "info"})
+            return None
+        return ask(method, *arguments)
+
+    monkeypatch.setattr(inbox, "_ask", dies_in_between)
+    flags = np.zeros(2, bool)
+    obs = np.array([[1, 100], [2, 100]])
+    with pytest.raises(db.errors.UnreachableError, match="or a part of them"):
+        inbox.add(obs, obs[:, 1], obs[:, 1], obs + [0, 1], flags, flags)
+    with pytest.raises(db.errors.ClosedError, match="make another one"):
+        inbox.add(obs, obs[:, 1], obs[:, 1], obs + [0, 1], flags, flags)
     inbox.close()
-    known = once + Counter({(1, n): 2 for n in (0, 1, 10, 11)})
-    assert stored(tmp_path / "all") == known
-    pair = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "same_step"}, 60.0)
-    obs, final = np.array([[2, 0], [3, 0]]), np.array([[2, 1], [3, 1]])
-    zeros, ends = np.zeros(2, int), np.ones(2, bool)
-    before = list(pair._ever)
-    pair.extend(obs[:1], zeros[:1], zeros[:1], next_obs=final[:1], terminated=ends[:1], env=0)
-    pair._ever = before  # the process died after it had stored one of two steps
-    assert pair.add(obs, zeros, zeros, obs + 50, ends, ~ends, info={"final_obs": final}) == 2
-    before = list(pair._ever)
-    pair.extend(obs[:1] + 4, zeros[:1] + 4, zeros[:1] + 4, next_obs=final[:1] + 4, terminated=ends[:1], env=0)
-    pair._ever = before
-    infos = [{"terminal_observation": one} for one in final + 4]
-    assert pair.add(obs + 4, zeros + 4, zeros + 4, obs + 50, ends, ~ends, infos=infos) == 2
-    pair.close()
-    pair = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": "disabled"}, 60.0)
-    before = list(pair._ever)
-    pair.extend(obs[:1] + 2, zeros[:1] + 2, zeros[:1] + 2, next_obs=final[:1] + 2, terminated=ends[:1], env=0)
-    pair._ever = before
-    unused = {"lives": zeros}
-    assert pair.add(obs + 2, zeros + 2, zeros + 2, final + 2, ends, ~ends, info=unused) == 2
-    pair.close()
-    assert stored(tmp_path / "all") == known + Counter([(2, 0), (3, 0), (6, 4), (7, 4), (4, 2), (5, 2)])
+    assert stored(tmp_path / "all") == expected + Counter([(1, 100)])
+    if mode == "next_step":
+        other = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2}, 60.0)
+        with pytest.raises(db.InputError, match="takes no reset rows"):
+            other.extend(**steps(1, 0, 4), env=0)
+        other.close()
 
 
 def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -254,7 +245,7 @@ def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made
         thread.join()
     assert stored(tmp_path / "all") == Counter([(env, n) for env in range(4) for n in range(40)])
     with monkeypatch.context() as patched:
-        patched.setattr(buffer._nodes, "collect", _interrupted)
+        patched.setattr(ray, "wait", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             inbox.extend(**steps(0, 40, 10), env=0)
     with pytest.raises(db.errors.ClosedError, match="make another one"):
@@ -264,7 +255,7 @@ def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made
         Inbox(buffer._nodes, {"env": object()}, 60.0)
 
 
-def _interrupted(calls: Any) -> None:
+def _interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 

@@ -176,6 +176,19 @@ def test_episodes_that_were_evicted_are_told_from_those_that_are_there(tmp_path:
     buffer.close()
 
 
+def test_an_episode_that_was_refused_and_comes_again_is_one_of_its_own(tmp_path: Path) -> None:
+    buffer, other = DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=1), SingleAgentEpisode(**SPACES)
+    buffer.add(Environments(np.random.default_rng(0), 1).parts(1))  # which goes on
+    other.add_env_reset(np.array([2, 0, 0], np.float32))
+    other.add_env_step(np.array([2, 1, 0], np.float32), 0, float("nan"))
+    with pytest.raises(db.InputError, match="reward"):
+        buffer.add(other)
+    other.rewards[0] = 0.0
+    buffer.add(other)
+    assert [buffer.buffer.episode(n)["obs"][:, 0].tolist() for n in buffer.buffer.episodes] == [[1, 1], [2, 2]]
+    buffer.close()
+
+
 @pytest.mark.parametrize("name", ["DiskEpisodeReplayBuffer", "DiskPrioritizedEpisodeReplayBuffer"])
 def test_dqn_trains_over_a_clusters_buffer(name: str, cluster: None, tmp_path: Path) -> None:
     of: dict[str, Any] = {"observation_space": spaces.Box(-np.inf, np.inf, (4,), np.float32), "action_space": spaces.Discrete(2)}

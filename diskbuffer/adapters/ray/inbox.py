@@ -5,6 +5,7 @@ A step is in a file when `add` returns, and survives a kill of every process.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -12,12 +13,15 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import ray
+from torch.utils._pytree import tree_leaves
 
-from diskbuffer.adapters.ray.node_store import Call, Client
+from diskbuffer.adapters.ray.node_store import Client
 from diskbuffer.adapters.ray.nodes import Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, UnreachableError
 from diskbuffer.plugin import as_array, integer, seconds_of
+
+_LOOK_EVERY = 1.0  # seconds in which a node may answer, before it is looked whether its disk is elsewhere
 
 
 class Inbox:
@@ -28,6 +32,10 @@ class Inbox:
     limiter : ClusterLimiter or None
     name : str
         Of the store, which no other in the cluster has.
+    n_envs : int
+        Environments of this writer.
+    added : int
+        Steps that the store has ever had.
     """
 
     def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
@@ -38,24 +46,15 @@ class Inbox:
         self._has_resets, options = mode == "next_step", {**options, "autoreset": mode}
         self.limiter: ClusterLimiter | None = None
         self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), ray.put(options))
-        self._calls, self._closed, self._is_sure, self._lock = 0, False, True, threading.Lock()
+        self._closed, self._is_sure, self._lock = False, True, threading.Lock()
         numbers = [node.last.number for node in nodes if node.answers]
         if not numbers:
             raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
         self._number = numbers[int(self._client.id, 16) % len(numbers)]
-        self._ever: list[int]
-        store, self._ever = self._ask("open_inbox", self._client)
+        self._taken: list[int] | None = None  # as of `rows_taken`; None where an error came since
+        store, self._taken = self._ask("open_inbox", self._client)
         self._client, self.name = self._client._replace(store=store), f"{self._number}/{store}"
-
-    @property
-    def n_envs(self) -> int:
-        """Environments of this writer."""
-        return len(self._ever)
-
-    @property
-    def added(self) -> int:
-        """Steps that the store has ever had."""
-        return sum(self._ever)
+        self.n_envs, self.added = len(self._taken), _steps(self._taken)
 
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, **others: Any) -> int:
         """Add one step of every environment, as `ReplayBuffer.add`. A call takes a millisecond or two: `extend` adds blocks.
@@ -63,8 +62,8 @@ class Inbox:
         Raises
         ------
         UnreachableError, KeyboardInterrupt
-            The node does not answer, or this was interrupted. Whether this call's steps are stored is not known, and the writer
-            takes no others: make another one.
+            The node does not answer, it died when it had stored a part of this call's steps, or this was interrupted. The writer
+            takes no others: make another one. Steps of other calls are stored.
         ClosedError
             It was closed; or another writer continues its store, as this node seemed to be gone. Nothing was added.
         LimiterTimeoutError
@@ -91,43 +90,70 @@ class Inbox:
         return self._add(env, {"obs": obs, "action": action, "reward": reward, **others})
 
     def _add(self, env: int | None, values: Mapping[str, Any]) -> int:
-        given = {name: value for name, value in values.items() if value is not None}
-        given |= {name: _arrays(name, value) for name, value in given.items() if name not in ("info", "infos")}
+        given = {name: value if name in ("info", "infos") else _arrays(name, value) for name, value in values.items()}
         with self._lock:
             if self._closed or not self._is_sure:
                 raise ClosedError("this writer was closed, or a call was not answered; make another one")
             if self.limiter is not None:
                 self.limiter.wait_to_add()
-            before, call, self._calls, self._is_sure = self.added, self._calls, self._calls + 1, False
+            taken = self._taken or self._ask("open_inbox", self._client)[1]
+            before, self._taken, self._is_sure = _steps(taken), None, False
             try:
-                self._ever = self._ask("add", self._client, Call(call, self._ever, env, given))
-            except UnreachableError:
+                self._taken = self._send(taken, env, given)
+            except (DiskBufferError, ray.exceptions.RayTaskError) as error:
+                self._is_sure = not isinstance(error, UnreachableError)  # the store tells it, and may have taken a part
                 raise
-            except DiskBufferError:
-                _, self._ever = self._ask("open_inbox", self._client)  # as a disk may be full half-way
-                self._is_sure = True
-                raise
-            self._is_sure = True
+            self._is_sure, self.added = True, _steps(self._taken)
             if self.limiter is not None:
                 self.limiter.note_added(self.added)
             return self.added - before
 
+    def _send(self, before: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
+        """Have the store take what `add` or `extend` was given, once; return how far it comes so."""
+        now: list[int] | None
+        until, sent = time.monotonic() + self._timeout, ray.put(values)
+        while (now := self._ask("add", self._client, before, env, sent)) is None:
+            _, now = self._ask("open_inbox", self._client)
+            if env is None:
+                is_done = all(b > a for a, b in zip(before, now, strict=True))
+            else:
+                is_done = now[env] == before[env] + 2 * len(tree_leaves(values["reward"])[0])
+            if is_done:
+                break
+            if now != before or time.monotonic() > until:
+                raise UnreachableError(
+                    "the node died when it had stored this call's steps, or a part of them; make another writer"
+                )
+        return now
+
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """Return what the store's node answers, wherever its disk is by now."""
-        until = time.monotonic() + self._timeout
+        """Return what the store's node answers, wherever its disk is by now; None where its process died at an `add`."""
+        until, node, asked, ref = time.monotonic() + self._timeout, self._nodes.of(self._number), None, None
         while True:
-            node = self._nodes.of(self._number)
-            calls = [] if node is None else [(node, getattr(node.handle, method).remote(*arguments))]
-            for _, answer in self._nodes.collect(calls):
-                return answer
+            if node is not None and node is not asked:
+                if ref is not None and method == "add":
+                    return None
+                asked, ref = node, getattr(node.handle, method).remote(*arguments)
+            if ref is not None and ray.wait([ref], timeout=max(0.0, min(until - time.monotonic(), _LOOK_EVERY)))[0]:
+                try:
+                    return ray.get(ref)
+                except ray.exceptions.RayTaskError as error:
+                    raise (error.cause if isinstance(error.cause, DiskBufferError) else error) from None
+                except ray.exceptions.RayError:
+                    if method == "add":
+                        return None
+                    asked = ref = None
             if time.monotonic() > until:
                 raise UnreachableError(f"the node that has this writer's store did not answer for {self._timeout:g} s")
-            time.sleep(0.1)
-            self._nodes.look()
+            if ref is None:
+                time.sleep(0.1)
+            with contextlib.suppress(DiskBufferError):  # of other nodes
+                self._nodes.look()
+                node = self._nodes.of(self._number)
 
     def flush(self) -> None:
         """Sync to the disk."""
-        self._ask("flush", self._client)
+        self._ask("sync_inbox", self._client)
 
     def close(self) -> None:
         """Let another writer continue the store. Twice is fine."""
@@ -144,8 +170,15 @@ class Inbox:
         self.close()
 
 
+def _steps(taken: list[int]) -> int:
+    """Return how many steps there ever were."""
+    return sum(each // 2 for each in taken)
+
+
 def _arrays(name: str, value: Any) -> Any:
     """Return arrays for what `add` takes."""
+    if value is None:
+        return None
     if isinstance(value, Mapping):
         return {key: _arrays(f"{name}/{key}", part) for key, part in value.items()}
     return as_array(name, value)

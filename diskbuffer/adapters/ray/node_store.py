@@ -1,7 +1,7 @@
 """The store of one node: what its actors wrote to the node's disk, for learners anywhere in the cluster.
 
-Actors on the node open stores of their own below the node's directory, so none of their steps passes through here. Everything
-here may be called twice with the same arguments, as Ray repeats calls that the death of a process has interrupted.
+Actors on the node open stores of their own below the node's directory, so none of their steps passes through here. All but
+`NodeStore.add` may be called twice with the same arguments, as Ray repeats calls that the death of a process has interrupted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import ray
-from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, LockedError
-from diskbuffer.plugin import writers_of
+from diskbuffer.plugin import rows_taken, writers_of
 
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
@@ -53,19 +52,6 @@ class Client(NamedTuple):
     node_id: str
     options: Any
     store: str = ""
-
-
-class Call(NamedTuple):
-    """What an actor without a disk adds: the values of `add`, or of `extend` of one environment.
-
-    One `number` is carried out once. Before it, the environments have had `ever` steps: where their store has more, the process
-    died after it had stored them.
-    """
-
-    number: int
-    ever: list[int]
-    env: int | None
-    values: Mapping[str, Any]
 
 
 class Answer(NamedTuple):
@@ -129,7 +115,7 @@ def _identity_of(directory: Path) -> str:
         draft.unlink()
 
 
-@ray.remote(max_concurrency=8)
+@ray.remote(max_concurrency=8, concurrency_groups={"inboxes": 8})
 class NodeStore:
     """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk."""
 
@@ -142,7 +128,6 @@ class NodeStore:
         self._keepers: dict[str, Prioritized] = {}  # by column of priorities
         self._wrote = False
         self._inboxes: dict[str, ReplayBuffer] = {}
-        self._last_calls: dict[str, tuple[int, list[int]]] = {}
         self._heard: dict[str, float] = {}  # when, by client
         self._lock, self._inbox_lock = threading.RLock(), threading.RLock()
 
@@ -221,18 +206,19 @@ class NodeStore:
         self._wrote = True
         return self._directory.read().columns.write(name, steps, values)
 
-    # Steps of actors without a disk: each has a store of its own, and how long that is tells which steps have come
+    # Steps of actors without a disk: each has a store of its own, and what that has taken tells which of its calls have come
 
+    @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
     def open_inbox(self, client: Client) -> tuple[str, list[int]]:
-        """Return the name of a client's store, and its environments' steps ever.
+        """Return the name of a client's store, and how far its environments came, as `rows_taken` of it.
 
         It is the client's own until it releases it, its node is gone, or it has said nothing for an hour.
         """
+        options = ray.get(client.options)
         with self._inbox_lock:
             now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
-                owners, options = self._owners(), ray.get(client.options)
-                envs = options.get("n_envs") or 1
+                owners, envs = self._owners(), options.get("n_envs") or 1
                 mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
                 if client.store and client.store not in mine:
                     raise ClosedError("another writer continues this one's store, as its node was gone; make another one")
@@ -241,15 +227,40 @@ class NodeStore:
                 free = [name for name, (owner, at, n) in owners.items() if n == envs and (at not in alive or owner in silent)]
                 name = [*mine, *free, f"inbox-{len(owners)}"][0]
                 self._close_inbox(owners.get(name, ("",))[0])
+                self._inboxes[client.id] = buffer = ReplayBuffer(self._directory.path, writer=name, **options)
+                if not client.store:  # the client has not added to it, but others may have
+                    buffer.cut_off()
                 self._set_owners({**owners, name: (client.id, client.node_id, envs)})
-                self._inboxes[client.id] = ReplayBuffer(self._directory.path, writer=name, **options)
-                if not mine:
-                    self._inboxes[client.id].cut_off()
             buffer = self._inboxes[client.id]
-            return buffer.path.name, buffer.counts()[1].tolist()
+            return buffer.path.name, rows_taken(buffer)
+
+    @ray.method(concurrency_group="inboxes", max_task_retries=0)  # type: ignore[untyped-decorator]
+    def add(self, client: Client, taken: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
+        """Add what a client has, where its store has taken what came before, and nothing else; return how far it comes so."""
+        with self._inbox_lock:
+            if self.open_inbox(client)[1] != taken:
+                raise ClosedError("this writer's store is not as it was told, as its node lost power, perhaps; make another one")
+            buffer = self._inboxes[client.id]
+            buffer.add(**values) if env is None else buffer.extend(**values, env=env)
+            return rows_taken(buffer)
+
+    @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
+    def sync_inbox(self, client: Client) -> None:
+        """Sync what a client's store has to the disk."""
+        with self._inbox_lock:
+            self.open_inbox(client)
+            self._inboxes[client.id].flush()
+
+    @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
+    def release(self, client: Client) -> None:
+        """Close a client's store; another one may continue it."""
+        with self._inbox_lock:
+            self._close_inbox(client.id)
+            self._heard.pop(client.id, None)
+            owners = self._owners().items()
+            self._set_owners({name: ("", "", held[2]) if held[0] == client.id else held for name, held in owners})
 
     def _close_inbox(self, client_id: str) -> None:
-        self._last_calls.pop(client_id, None)
         if (buffer := self._inboxes.pop(client_id, None)) is not None:
             buffer.close()
 
@@ -266,42 +277,11 @@ class NodeStore:
             os.fsync(draft.fileno())
         file.with_suffix(".tmp").replace(file)
 
-    def add(self, client: Client, call: Call) -> list[int]:
-        """Add what a client has; return its environments' steps ever."""
-        with self._inbox_lock:  # a client that has waited for long sends its call again while this is still at it
-            _, stored = self.open_inbox(client)
-            last, answer = self._last_calls.get(client.id, (-1, []))
-            if call.number == last:
-                return answer
-            buffer, (_, ever, env, values) = self._inboxes[client.id], call
-            if all(stored[n] == ever[n] for n in (range(len(stored)) if env is None else [env])):
-                buffer.add(**values) if env is None else buffer.extend(**values, env=env)
-            else:  # the process died within the call, after some steps were stored
-                if env is not None:
-                    buffer.extend(**_after(values, stored[env] - ever[env]), env=env)
-                else:
-                    same_step = ray.get(client.options)["autoreset"] == "same_step"
-                    for n in np.flatnonzero(np.equal(stored, ever)).tolist():
-                        buffer.extend(**_step_of(values, n, same_step), env=n)
-            now: list[int] = buffer.counts()[1].tolist()
-            self._last_calls[client.id] = call.number, now
-            return now
-
-    def release(self, client: Client) -> None:
-        """Close a client's store; another one may continue it."""
-        with self._inbox_lock:
-            self._close_inbox(client.id)
-            owners = self._owners().items()
-            self._set_owners({name: ("", "", held[2]) if held[0] == client.id else held for name, held in owners})
-
     # Keeping
 
-    def flush(self, client: Client | None = None) -> None:
-        """Sync what a client's store has, or the columns that learners wrote, to the disk."""
-        if client is not None:
-            self.open_inbox(client)
-            self._inboxes[client.id].flush()
-        elif self._wrote:
+    def flush(self) -> None:
+        """Sync the columns that learners wrote to the disk."""
+        if self._wrote:
             self._directory.read().flush()
 
     def close(self) -> None:
@@ -309,30 +289,3 @@ class NodeStore:
         for buffer in [*self._inboxes.values(), self._directory.reader]:
             if buffer is not None:
                 buffer.close()
-
-
-def _after(values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what `extend` was given, without so many steps."""
-    rest = {name: tree_map(lambda value: value[count:], value) for name, value in values.items() if name != "new_episode"}
-    begins = values.get("new_episode")
-    if isinstance(begins, np.ndarray) and begins.ndim:
-        rest["new_episode"] = begins[count:]
-    elif begins is not None:  # which was about the first step
-        rest["new_episode"] = False
-    return rest
-
-
-def _step_of(values: Mapping[str, Any], env: int, same_step: bool) -> dict[str, Any]:
-    """Return one environment's part of what `add` was given, as arrays of one step."""
-    given = {name: value for name, value in values.items() if name not in ("info", "infos", "new_episode")}
-    step = {name: tree_map(lambda value: value[env][None], value) for name, value in given.items()}
-    info: Any = values.get("info", values.get("infos"))
-    begins = values.get("new_episode")
-    if same_step and (step["terminated"] | step["truncated"]).any():  # next_obs is the next episode's first
-        final = info["final_obs"] if isinstance(info, Mapping) else info[env]["terminal_observation"]
-        if isinstance(info, Mapping):
-            final = tree_map(lambda value: value[env], final)
-        step["next_obs"] = tree_map(lambda value: np.asarray(value)[None], final)
-    if begins is not None:
-        step["new_episode"] = bool(np.broadcast_to(begins, len(given["reward"]))[env])
-    return step
