@@ -145,6 +145,12 @@ class Prioritized(Sampler):
         self._views: dict[int, Float32] = {}  # of the column, by slot ...
         self._bases = np.zeros(0, np.int64)  # ... and where they lie in memory
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What samplers that share a column of priorities have in common."""
+        settings = {"alpha": self.alpha, "epsilon": self._epsilon, "form": self.form}
+        return {**settings, "period": self._period, "eta": self._eta} if self._sequences else settings
+
     # Drawing
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:

@@ -148,6 +148,8 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     assert first.extend(**steps(1, 30, 5)) == 5
     with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
         buffer.sample(8, db.Slices(5000))
+    with pytest.raises(db.errors.EmptyBufferError, match="no step that fits the sampler"):
+        buffer.sample(8, db.Prioritized(length=5000, column="long"))
     node = next(iter(buffer._nodes))
     with pytest.raises(db.errors.ClosedError, match="is not as it was told"):  # a call that comes late
         next(iter(buffer._nodes.collect([(node, node.handle.add.remote(first._client, [60], 0, steps(1, 30, 5)))])))
@@ -257,6 +259,25 @@ def test_an_inbox_that_was_interrupted_takes_no_more_and_threads_take_turns(made
 
 def _interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_store_that_went_back_to_a_mark_is_read_again(made: Any, tmp_path: Path) -> None:
+    buffer = made()
+    for _ in range(2):  # one more writer, so that the directory has several
+        with buffer.writer() as first, buffer.writer() as writer:
+            first.extend(**steps(1, 0, 5))
+            writer.extend(**steps(2, 0, 5))
+            path = writer.path
+    with db.ReplayBuffer(path.parent, writer=path.name) as one:
+        one.copies.mark("here")
+        one.extend(**steps(2, 20, 5))
+    buffer.refresh()
+    assert len(buffer) == len(set(buffer.sample(500)["steps"].tolist())) == 25
+    with db.ReplayBuffer(path.parent, writer=path.name, mark="here"):
+        pass
+    buffer.refresh()
+    assert len(buffer) == len(set(buffer.sample(500)["steps"].tolist())) == 20
+    assert is_right(buffer.sample(8, db.Prioritized(column="priority")))
 
 
 def test_a_ratio_holds_in_a_cluster(made: Any) -> None:

@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Self, cast
@@ -145,12 +145,12 @@ class ClusterBuffer:
     @cached_property
     def limiter(self) -> ClusterLimiter | None:
         """What a learner waits for: ``limiter.may_sample`` tells whether `sample` would not wait, ``limiter.state()`` why."""
-        return self._limiter("sample", uuid.uuid4().hex, 0)
+        return self._limiter("sample", uuid.uuid4().hex, 0, self.__len__)
 
-    def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter | None:
+    def _limiter(self, side: str, who: str, count: int, stored: Callable[[], int]) -> ClusterLimiter | None:
         if (held := self._how["limiter"]) is None:
             return None
-        return ClusterLimiter(start_rate(self.path, held), held, side, who, self.path, count, self._stored)
+        return ClusterLimiter(start_rate(self.path, held), held, side, who, self.path, count, stored)
 
     @cached_property
     def _here(self) -> Directory | None:
@@ -186,11 +186,12 @@ class ClusterBuffer:
         options = {**self._how["store"], **how}
         if self._here is not None:
             here: Any = _Writer(self._here.path, writer=_WRITERS, **options)
-            here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
+            name, added = f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum())
+            here.limiter = self._limiter("add", name, added, self._stored)
             return here  # type: ignore[no-any-return]
         self._nodes.look()
         inbox = Inbox(self._nodes, options, timeout)
-        inbox.limiter = self._limiter("add", inbox.name, inbox.added)
+        inbox.limiter = self._limiter("add", inbox.name, inbox.added, self._stored)
         return inbox
 
     # Sampling
@@ -303,8 +304,12 @@ class ClusterBuffer:
         if not sum(weights.values()):
             time.sleep(0.01)
             self._nodes.look(by_priority, now=True)
-            if nodes and all(node.answers and (node in dry or not node.last.steps) for node in nodes):
-                raise EmptyBufferError([*dry.values(), "the cluster holds no complete step yet; add some before sampling"][0])
+            empty = {node for node in nodes if not node.last.steps}
+            if by_priority:  # or nothing has a mass, as where no episode is long enough
+                empty |= {node for node in nodes if node.masses.get(by_priority.pickled) == (0.0, 0.0)}
+            if nodes and all(node.answers and (node in dry or node in empty) for node in nodes):
+                what = "step that fits the sampler" if any(node.last.steps for node in nodes) else "complete step"
+                raise EmptyBufferError([*dry.values(), f"the cluster holds no {what} yet; add some before sampling"][0])
             return []
         shares = [size]
         if len(weights) > 1:
@@ -449,7 +454,8 @@ class ClusterBuffer:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
             self._closed = True
-            wait(set(self._loading))  # which see that it is closed, before the actors that they wait for are gone
+            while not all(future.done() for future in list(self._loading)):  # they see that it is closed
+                time.sleep(0.01)  # before the actors that they wait for are gone; `wait` does not see those that are cancelled
             here, limiter = vars(self).get("_here"), vars(self).get("limiter")  # as far as they were used
             if limiter is not None:
                 limiter.close()

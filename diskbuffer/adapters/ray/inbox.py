@@ -21,6 +21,7 @@ from diskbuffer.adapters.ray.rate import ClusterLimiter
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, UnreachableError
 from diskbuffer.plugin import as_array, integer, seconds_of
 
+_LAST = 5.0  # seconds in which a node that did not answer before is told that a writer is closed
 _LOOK_EVERY = 1.0  # seconds in which a node may answer, before it is looked whether its disk is elsewhere
 
 
@@ -159,9 +160,15 @@ class Inbox:
         """Let another writer continue the store. Twice is fine."""
         if not self._closed:
             self._closed = True
-            self._ask("release", self._client)
-            if self.limiter is not None:
-                self.limiter.close()
+            try:
+                self._timeout = self._timeout if self._is_sure else min(self._timeout, _LAST)
+                self._ask("release", self._client)
+            except UnreachableError:
+                if self._is_sure:  # if not, that was told before
+                    raise
+            finally:
+                if self.limiter is not None:
+                    self.limiter.close()
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,15 @@ import ray
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.packing import Packed, pack
-from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, LockedError
+from diskbuffer.errors import (
+    ClosedError,
+    CorruptionError,
+    DiskBufferError,
+    EmptyBufferError,
+    InputError,
+    LockedError,
+    NotAStoreError,
+)
 from diskbuffer.plugin import rows_taken, writers_of
 
 Int64 = npt.NDArray[np.int64]
@@ -58,7 +66,7 @@ class Answer(NamedTuple):
     """What a node tells of itself with every answer: its directory's number, the steps in it, and those it has ever had.
 
     Two places with one number are copies. `mass` and `least` are of the sampler by priority that was asked about: the sum of what
-    is drawn by, and the least of it.
+    is drawn by, and the least of it. `problem` is why the directory cannot be read, if it cannot.
     """
 
     number: int = 0
@@ -67,6 +75,7 @@ class Answer(NamedTuple):
     added: int = 0
     mass: float = 0.0
     least: float = 0.0
+    problem: str = ""
 
 
 class Directory:
@@ -90,15 +99,18 @@ class Directory:
     def read(self, *, now: bool = False) -> ReplayBuffer:
         """Return the reader, as of `refresh_every` ago at most; an EmptyBufferError where there is no store yet."""
         with self._lock:
+            if self.reader is not None and (now or time.monotonic() - self._refreshed >= self._refresh_every):
+                self._refreshed = time.monotonic()
+                try:
+                    self.reader.refresh()
+                except (CorruptionError, NotAStoreError):  # as where a store went back to a mark
+                    self.reader.close()
+                    self.reader = None
             if self.reader is None:
                 if not writers_of(self.path):
                     raise EmptyBufferError(f"{self.path} has no steps yet; add some before sampling")
                 self.reader = ReplayBuffer(self.path, mode="r", seed=self._seed)
-            elif now or time.monotonic() - self._refreshed >= self._refresh_every:
-                self.reader.refresh()
-            else:
-                return self.reader
-            self._refreshed = time.monotonic()
+                self._refreshed = time.monotonic()
             return self.reader
 
 
@@ -124,6 +136,7 @@ class NodeStore:
             self._found: Directory | Exception = Directory(path, refresh_every)
         except (InputError, OSError) as error:
             self._found = error
+        self._buffer: ReplayBuffer | None = None  # that the samplers belong to
         self._samplers: dict[bytes, Sampler] = {}
         self._keepers: dict[str, Prioritized] = {}  # by column of priorities
         self._wrote = False
@@ -140,12 +153,15 @@ class NodeStore:
     def answer(self, sent: Sent | None = None, *, now: bool = False) -> Answer:
         """Return what there is: `now`, or when it was last looked."""
         try:
-            buffer = self._directory.read(now=now)
+            directory = self._directory
+            buffer = directory.read(now=now)
         except EmptyBufferError:
-            return Answer(self._directory.number, self._directory.place)
+            return Answer(directory.number, directory.place)
+        except (DiskBufferError, OSError) as error:
+            return Answer(problem=f"{type(error).__name__}: {error}")
         sampler = None if sent is None else self._sampler(buffer, sent)
         masses = sampler.masses() if isinstance(sampler, Prioritized) else ()
-        return Answer(self._directory.number, self._directory.place, len(buffer), int(buffer.counts()[1].sum()), *masses)
+        return Answer(directory.number, directory.place, len(buffer), int(buffer.counts()[1].sum()), *masses)
 
     # Reading
 
@@ -161,6 +177,8 @@ class NodeStore:
     def _sampler(self, buffer: ReplayBuffer, sent: Sent) -> Sampler:
         """Return this node's own sampler of those settings."""
         with self._lock:
+            if buffer is not self._buffer:
+                self._buffer, self._samplers, self._keepers = buffer, {}, {}
             sampler = self._samplers.pop(sent.pickled, None)
             if sampler is None:
                 sampler = pickle.loads(sent.pickled)  # from a learner's process, over Ray
@@ -185,10 +203,10 @@ class NodeStore:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.01)
-        if (keeper.alpha, keeper.form) != (sampler.alpha, sampler.form):
+        if keeper.settings != sampler.settings:
             raise InputError(
-                f"the priorities in {sampler.column!r} are those of a sampler with alpha={keeper.alpha} and {keeper.form}, found "
-                f"alpha={sampler.alpha} and {sampler.form}: give this one a column= of its own, or destroy() the buffer first"
+                f"the priorities in {sampler.column!r} are those of a sampler with {keeper.settings}, found {sampler.settings}: "
+                "give this one a column= of its own, or destroy() the buffer first"
             )
         self._wrote = True
         return keeper

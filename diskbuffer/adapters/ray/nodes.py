@@ -47,6 +47,9 @@ class Node:
 
     def note(self, answer: Answer, sent: Sent | None) -> None:
         """Take an answer in."""
+        if answer.problem:
+            self.last, self.why = self.last._replace(problem=answer.problem), answer.problem
+            return
         self.last, self.why = answer, ""
         if sent is not None:
             self.masses[sent.pickled] = answer.mass, answer.least
@@ -66,6 +69,8 @@ class Nodes:
             if not self._known:
                 missing = f"has the resource {resource!r}, which ray start --resources gives to one" if resource else "is alive"
                 raise UnreachableError(f"no node {missing}; {path} would be there")
+            if problems := [node.last.problem for node in self._known.values() if node.last.problem]:
+                raise InputError(f"{path} cannot be used on {len(problems)} of {len(self._known)} nodes: {problems[0]}")
 
     def __iter__(self) -> Iterator[Node]:
         """Iterate over nodes that have answered, each directory once: where two had it, the one that answers."""
@@ -165,6 +170,8 @@ class Nodes:
 
     def destroy(self) -> None:
         """Close all stores, and end what holds them."""
+        if not self._starts:  # it may not have looked yet
+            self._scan()
         refs = [node.handle.close.remote() for node in self._known.values() if node.answers]
         ray.wait(refs, num_returns=len(refs), timeout=30.0) if refs else None
         for node in self._known.values():
