@@ -74,7 +74,9 @@ class CreateOptions(TypedDict, total=False):
 
 def refuse_unknown(given: Iterable[str], buffer: type) -> None:
     """Raise an InputError where an argument is none of a buffer's class, with the one that was meant, perhaps."""
-    known = (inspect.signature(buffer).parameters.keys() - {"create"}) | CreateOptions.__annotations__.keys()
+    known: set[str] = set(CreateOptions.__annotations__)
+    if not known.issuperset(given):  # the signature takes some milliseconds
+        known |= inspect.signature(buffer).parameters.keys() - {"create"}
     for name in sorted(set(given) - known):
         near = difflib.get_close_matches(name, sorted(known), 1) or [f"{', '.join(sorted(known)[:-1])} or {max(known)}"]
         raise InputError(f"{buffer.__name__} takes no argument {name}=; did you mean {near[0]}?")

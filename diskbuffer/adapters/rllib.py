@@ -116,33 +116,27 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             values = flatten({"obs": obs, "action": action})
             how = {"columns": {name: Column(value.shape[1:], value.dtype.name) for name, value in values.items()}}
         stream, writer = self._stream(episode.id_), self._store.open_to_write(**how)
-        try:
-            writer.extend(
-                obs=obs,
-                action=action,
-                reward=np.asarray(episode.get_rewards(), np.float32),
-                terminated=last & episode.is_terminated,
-                truncated=last & episode.is_truncated,
-                env=stream,
-                new_episode=is_new,
-            )
-        except BaseException:
-            if is_new:  # as it still is when it is added again
-                del self._under_way[episode.id_]
-            raise
+        writer.extend(
+            obs=obs,
+            action=action,
+            reward=np.asarray(episode.get_rewards(), np.float32),
+            terminated=last & episode.is_terminated,
+            truncated=last & episode.is_truncated,
+            env=stream,
+            new_episode=is_new,
+        )
         self._store.begun += is_new
-        if episode.is_done:
-            del self._under_way[episode.id_]
+        self._under_way.pop(episode.id_, None)
+        if not episode.is_done:
+            self._under_way[episode.id_] = stream  # those that are silent for longest come first
         return is_new
 
     def _stream(self, episode: str) -> int:
         """Return the stream of an episode; of the one that is silent for longest, where there is none left."""
-        stream = self._under_way.pop(episode, None)
-        if stream is None:
-            free = self._streams - set(self._under_way.values())
-            stream = min(free) if free else self._under_way.pop(next(iter(self._under_way)))
-        self._under_way[episode] = stream
-        return stream
+        if episode in self._under_way:
+            return self._under_way[episode]
+        free = self._streams - set(self._under_way.values())
+        return min(free) if free else self._under_way.pop(next(iter(self._under_way)))
 
     # Reading
 

@@ -145,11 +145,12 @@ class ClusterBuffer:
     @cached_property
     def limiter(self) -> ClusterLimiter | None:
         """What a learner waits for: ``limiter.may_sample`` tells whether `sample` would not wait, ``limiter.state()`` why."""
-        return self._limiter("sample", uuid.uuid4().hex, 0, self.__len__)
+        return self._limiter("sample", uuid.uuid4().hex, 0)
 
-    def _limiter(self, side: str, who: str, count: int, stored: Callable[[], int]) -> ClusterLimiter | None:
+    def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter | None:
         if (held := self._how["limiter"]) is None:
             return None
+        stored = self.__len__ if side == "sample" else self._stored  # a learner asks nodes; a writer's steps count in any case
         return ClusterLimiter(start_rate(self.path, held), held, side, who, self.path, count, stored)
 
     @cached_property
@@ -186,12 +187,11 @@ class ClusterBuffer:
         options = {**self._how["store"], **how}
         if self._here is not None:
             here: Any = _Writer(self._here.path, writer=_WRITERS, **options)
-            name, added = f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum())
-            here.limiter = self._limiter("add", name, added, self._stored)
+            here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
             return here  # type: ignore[no-any-return]
         self._nodes.look()
         inbox = Inbox(self._nodes, options, timeout)
-        inbox.limiter = self._limiter("add", inbox.name, inbox.added, self._stored)
+        inbox.limiter = self._limiter("add", inbox.name, inbox.added)
         return inbox
 
     # Sampling
@@ -454,8 +454,8 @@ class ClusterBuffer:
         """Close this handle; stores, and other handles, stay open."""
         if not self._closed:
             self._closed = True
-            while not all(future.done() for future in list(self._loading)):  # they see that it is closed
-                time.sleep(0.01)  # before the actors that they wait for are gone; `wait` does not see those that are cancelled
+            while self._loading:  # which see that it is closed, before the actors that they wait for are gone
+                time.sleep(0.01)
             here, limiter = vars(self).get("_here"), vars(self).get("limiter")  # as far as they were used
             if limiter is not None:
                 limiter.close()

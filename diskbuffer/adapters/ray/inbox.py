@@ -112,8 +112,8 @@ class Inbox:
     def _send(self, before: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
         """Have the store take what `add` or `extend` was given, once; return how far it comes so."""
         now: list[int] | None
-        until, sent = time.monotonic() + self._timeout, ray.put(values)
-        while (now := self._ask("add", self._client, before, env, sent)) is None:
+        until = time.monotonic() + self._timeout
+        while (now := self._ask("add", self._client, before, env, values)) is None:
             _, now = self._ask("open_inbox", self._client)
             if env is None:
                 is_done = all(b > a for a, b in zip(before, now, strict=True))

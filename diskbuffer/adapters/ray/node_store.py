@@ -232,11 +232,11 @@ class NodeStore:
 
         It is the client's own until it releases it, its node is gone, or it has said nothing for an hour.
         """
-        options = ray.get(client.options)
         with self._inbox_lock:
             now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
-                owners, envs = self._owners(), options.get("n_envs") or 1
+                owners, options = self._owners(), ray.get(client.options)
+                envs = options.get("n_envs") or 1
                 mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
                 if client.store and client.store not in mine:
                     raise ClosedError("another writer continues this one's store, as its node was gone; make another one")
