@@ -1,9 +1,10 @@
 """A Ray cluster on this machine whose processes and nodes are killed while actors add steps and a learner learns.
 
 Each of some nodes has a disk; the head has none. Writers on the nodes add to their own disk, those on the head to another node's,
-and one of these is silent nearly all the time. Short tasks come and go. Writers, the processes of nodes' stores, the one that
-counts, a second driver and whole nodes are killed. Then the cluster is started again with a node missing, and the others in
-another order. Every step that was acknowledged must be stored, none twice, and all be sampled in the end.
+and one of these is silent nearly all the time. Some have two environments, which are reset in rows of their own. Short tasks come
+and go. Writers, the processes of nodes' stores, the one that counts, a second driver and whole nodes are killed. Then the cluster
+is started again with a node missing, and the others in another order. Every step that was acknowledged must be stored, none twice
+and nothing else, and all be sampled in the end.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from soak.workers import scratch
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
 NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 512
+MOST = 8  # rows in a call
+PAIR = np.array([EPISODE, 37])  # steps of each of two environments' episodes, after which a row is a reset
 RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
 DOWN = 3.0  # seconds that a node stays away
 PASSED = 1280  # samples by which calls of both sides may pass a bound: two of learners, and what writers may add in one
@@ -49,15 +52,26 @@ def made(**how: Any) -> Any:
 
 
 class Life:
-    """What one process adds from its start to its end; in a file, how many of these steps were acknowledged."""
+    """What one process adds from its start to its end; in a file, how many of these rows were acknowledged.
 
-    def __init__(self, root: Path) -> None:
-        self.number = secrets.randbits(40)
-        self._acknowledged = np.memmap(root / f"{self.number}-{os.getpid()}", np.int64, "w+", shape=(1,))
+    Its environments are numbered one after the other. Of a pair, some rows are resets.
+    """
+
+    def __init__(self, root: Path, *, is_pair: bool = False) -> None:
+        self.number, self._is_pair = 2 * secrets.randbits(40), is_pair
+        name = f"{self.number}-{os.getpid()}-{'pair' if is_pair else 'one'}"
+        self._acknowledged = np.memmap(root / name, np.int64, "w+", shape=(1,))
 
     def add(self, writer: Any, count: int) -> None:
-        """Add so many steps, one by one or at once."""
+        """Add so many rows, one by one or at once."""
         first = int(self._acknowledged[0])
+        if self._is_pair:
+            for row in range(first, first + count):
+                obs, at = np.array([[self.number, row], [self.number + 1, row]]), row % (PAIR + 1)
+                reward = np.where(at == PAIR, 0, row % 1000)
+                writer.add(obs, np.full(2, row), reward, obs + [0, 1], at == PAIR - 1, np.zeros(2, bool))
+                self._acknowledged[0] = row + 1
+            return
         n = np.arange(first, first + count + 1)
         obs = np.stack([np.full(count + 1, self.number), n], 1)
         ends = n[:-1] % EPISODE == EPISODE - 1
@@ -69,24 +83,36 @@ class Life:
         self._acknowledged[0] = first + count
 
 
-def keep_adding(buffer: Any, root: Path, pause: float, seed: int) -> None:
+def acknowledged_in(file: Path, more: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the environment and of the row of each step that was acknowledged, and of so many more rows."""
+    number, _, kind = file.name.split("-")
+    rows = np.arange(int(np.fromfile(file, np.int64)[0]) + more)
+    for env, steps in enumerate(PAIR if kind == "pair" else PAIR[:1]):
+        is_step = (rows % (steps + 1) != steps) | (kind != "pair")
+        yield from ((int(number) + env, n) for n in rows[is_step].tolist())
+
+
+def keep_adding(buffer: Any, root: Path, pause: float, seed: int, *, is_pair: bool = False) -> None:
     """Add until the file "stop" is there: with a new writer where one was lost."""
-    rng = np.random.default_rng(seed)
-    while not (root / "stop").exists():
-        with contextlib.suppress(db.TryAgainError, db.LockedError), buffer.writer(timeout=30.0) as writer:
-            life = Life(root)
-            while not (root / "stop").exists():
+    rng, stop = np.random.default_rng(seed), root / "stop"
+    how = {"n_envs": 2, "autoreset": "next_step"} if is_pair else {}
+    while not stop.exists():
+        with contextlib.suppress(db.TryAgainError, db.LockedError), buffer.writer(timeout=30.0, **how) as writer:
+            life = Life(root, is_pair=is_pair)
+            while not stop.exists():
                 with contextlib.suppress(db.errors.LimiterTimeoutError):
-                    life.add(writer, int(rng.integers(1, 9)))
-                time.sleep(pause * rng.random())
+                    life.add(writer, int(rng.integers(1, MOST + 1)))
+                until = time.monotonic() + pause * rng.random()
+                while (left := until - time.monotonic()) > 0 and not stop.exists():
+                    time.sleep(min(left, 1.0))
         time.sleep(0.1)  # where nobody takes steps
 
 
 class Writer:
     """An actor of Ray, which it starts again."""
 
-    def __init__(self, buffer: Any, root: Path, pause: float, seed: int) -> None:
-        self._thread = threading.Thread(target=keep_adding, args=(buffer, root, pause, seed))
+    def __init__(self, buffer: Any, root: Path, pause: float, seed: int, *, is_pair: bool = False) -> None:
+        self._thread = threading.Thread(target=keep_adding, args=(buffer, root, pause, seed), kwargs={"is_pair": is_pair})
         self._thread.start()
 
     def join(self) -> None:
@@ -242,7 +268,10 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
         buffer, learner = killer.buffer, Learner(killer.buffer)
         writer, task = ray.remote(num_cpus=0, max_restarts=-1)(Writer), ray.remote(num_cpus=0, max_retries=0)(short)
         places = [*({f"disk-{n}": 1} for n in range(NODES) for _ in range(WRITERS)), *[{"head": 1}] * WRITERS]
-        writers = [writer.options(resources=at).remote(buffer, acknowledged, 0.02, n) for n, at in enumerate(places)]
+        writers = [
+            writer.options(resources=at).remote(buffer, acknowledged, 0.02, n, is_pair=n % WRITERS > 0)
+            for n, at in enumerate(places)
+        ]
         writers.append(writer.options(resources={"head": 1}).remote(buffer, acknowledged, seconds, seed))  # silent mostly
         begin = last = time.monotonic()
         while time.monotonic() < begin + seconds:
@@ -258,22 +287,24 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
         notes += [f"{len(late)} writers did not end"] * bool(late)
         state = buffer.limiter.state()
         buffer.destroy()
-    lives = {int(path.name.split("-")[0]): int(np.fromfile(path, np.int64)[0]) for path in acknowledged.glob("*-*")}
-    there = stored(root)
-    lost = [f"step {n} of life {life} is lost" for life, count in lives.items() for n in range(count) if (life, n) not in there]
-    twice = [f"step {n} of life {life} is there {count} times" for (life, n), count in there.items() if count > 1]
+    lives, there = list(acknowledged.glob("*-*")), stored(root)
+    steps = [step for file in lives for step in acknowledged_in(file)]
+    lost = [f"step {n} of environment {env} is lost" for env, n in steps if (env, n) not in there]
+    twice = [f"step {n} of environment {env} is there {count} times" for (env, n), count in there.items() if count > 1]
+    added = {step for file in lives for step in acknowledged_in(file, MOST)}  # a call that was interrupted may have come
+    wrong = [f"row {n} of environment {env} is stored, and is no step that was added" for env, n in there.keys() - added]
     orphans = sampled_after_restart(root, there)
     off = abs(state["surplus"]) > OFF * RATIO * state["inserts"] + state["error_buffer"] + PASSED
     told = ", ".join(f"{count} {what}" for what, count in sorted(killer.kills.items()))
     notes = [
-        f"killed: {told}; {len(lives)} lives of writers, {sum(lives.values()):,} steps acknowledged, {len(lost)} lost, "
+        f"killed: {told}; {len(lives)} lives of writers, {len(steps):,} steps acknowledged, {len(lost)} lost, "
         f"{len(twice)} there twice; {learner.wrong} wrong batches; longest wait for a batch {learner.longest:.2f} s",
         f"{state['samples']:,} samples of {state['inserts']:,} inserts, {state['surplus']:+.0f} at the end",
         f"started again with a node missing, and the others in another order: {orphans or 'all steps were sampled'}",
         *notes,
-        *[*lost, *twice][:SHOWN],
+        *[*lost, *twice, *wrong][:SHOWN],
     ]
-    broken = len(lost) + len(twice) + learner.wrong + off + bool(orphans) + len(late)
+    broken = len(lost) + len(twice) + len(wrong) + learner.wrong + off + bool(orphans) + len(late)
     return Row("processes and nodes of a Ray cluster killed beside a learner: batches", learner.batches, broken, notes)
 
 

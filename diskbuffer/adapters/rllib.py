@@ -385,6 +385,8 @@ class _Cluster:
     """A cluster's buffer, and what adds to it in this process, with the methods of a `_Store` that are used here."""
 
     def __init__(self, buffer: ClusterBuffer, streams: int) -> None:
+        if buffer.limiter is not None:
+            raise InputError("RLlib adds and samples in turns, so a limiter would wait for itself; take a ClusterBuffer without")
         writer: Any = buffer.writer(n_envs=streams, autoreset="disabled")
         self.path, self.begun, self._buffer, self._writer = buffer.path, 0, buffer, writer
         self.flush, self.close = writer.flush, writer.close

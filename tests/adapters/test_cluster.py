@@ -128,6 +128,12 @@ def test_priorities_are_a_nodes_and_survive_its_process_and_the_learners(made: A
     assert (again["value"] == again["action"] * 2).all()
     weights = buffer.sample(64, db.Prioritized(alpha=0.0, beta=1.0, column="even"))["weights"]
     assert (weights == 1).all()
+    first, second = (db.Prioritized(alpha=1.0, beta=beta, column="skewed", seed=0) for beta in (1.0, 0.5))  # of two learners
+    batch = buffer.sample(400, first)
+    buffer.update(first, batch, batch["steps"] % 7 + 1)
+    for sampler, power in ((first, 1.0), (second, 0.5), (first, 1.0)):  # each has weights by its own beta
+        weighted = buffer.sample(64, sampler)
+        assert np.allclose(weighted["weights"], (weighted["steps"] % 7 + 1.0) ** -power, rtol=1e-5)
     with pytest.raises(db.InputError, match="priorities must be at least 0"):
         buffer.update(sampler, batch, np.full(400, -1.0))
     with pytest.raises(db.InputError, match='no "node"'):
@@ -152,17 +158,18 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
         buffer.sample(8, db.Prioritized(length=5000, column="long"))
     node = next(iter(buffer._nodes))
     with pytest.raises(db.errors.ClosedError, match="is not as it was told"):  # a call that comes late
-        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(first._client, [60], 0, steps(1, 30, 5)))])))
+        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(first._client.id, [60], 0, steps(1, 30, 5)))])))
     # A node that is gone, and comes back when another writer continues what it had.
     gone = Client("gone", "no such node", ray.put({"columns": COLUMNS}))
     store, taken = ray.get(node.handle.open_inbox.remote(gone))
     gone = gone._replace(store=store)
-    assert ray.get(node.handle.add.remote(gone, taken, 0, steps(4, 0, 4))) == [8]
+    assert ray.get(node.handle.add.remote(gone.id, taken, 0, steps(4, 0, 4))) == [8]
     other = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
     assert other._client.store == store
     assert other.extend(**steps(4, 4, 4)) == 4
     with pytest.raises(db.errors.ClosedError, match="another writer continues"):
-        next(iter(buffer._nodes.collect([(node, node.handle.add.remote(gone, [8], 0, steps(4, 4, 4)))])))
+        next(iter(buffer._nodes.collect([(node, node.handle.open_inbox.remote(gone))])))
+    assert ray.get(node.handle.add.remote(gone.id, [8], 0, steps(4, 4, 4))) is None
     other.close()
     short.close()
     third = Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
@@ -359,6 +366,12 @@ def test_arguments_that_do_not_fit_are_refused_where_the_buffer_is_made(cluster:
     for path in ("$NO_SUCH_VARIABLE/all", f"{tmp_path}/${{NO_SUCH_VARIABLE}}/all"):
         with pytest.raises(db.InputError, match=r"do not have the variable \$.*NO_SUCH_VARIABLE"):
             ClusterBuffer(path, columns=COLUMNS)
+    file = tmp_path / "copied" / "_shared" / "identity"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    with pytest.raises(db.InputError, match=r"1 of 1 nodes: CorruptionError: .*identity has b'' in place of 32"):
+        ClusterBuffer(tmp_path / "copied", columns=COLUMNS)
+    file.unlink()
     assert not any("NO_SUCH" in file.name for file in (*tmp_path.iterdir(), *Path().iterdir()))
 
 

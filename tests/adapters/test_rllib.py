@@ -189,6 +189,13 @@ def test_an_episode_that_was_refused_and_comes_again_is_one_of_its_own(tmp_path:
     buffer.close()
 
 
+def test_a_limiter_that_rllib_would_wait_for_for_ever_is_refused(cluster: None, tmp_path: Path) -> None:
+    with ClusterBuffer(tmp_path / "all", limiter=db.SampleToInsertRatio(1)) as over:
+        with pytest.raises(db.InputError, match="a limiter would wait for itself"):
+            DiskEpisodeReplayBuffer(path=over)
+        over.destroy()
+
+
 @pytest.mark.parametrize("name", ["DiskEpisodeReplayBuffer", "DiskPrioritizedEpisodeReplayBuffer"])
 def test_dqn_trains_over_a_clusters_buffer(name: str, cluster: None, tmp_path: Path) -> None:
     of: dict[str, Any] = {"observation_space": spaces.Box(-np.inf, np.inf, (4,), np.float32), "action_space": spaces.Discrete(2)}

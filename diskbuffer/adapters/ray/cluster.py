@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
 from diskbuffer.adapters.ray.inbox import Inbox
-from diskbuffer.adapters.ray.node_store import Directory, Sent
+from diskbuffer.adapters.ray.node_store import Directory
 from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate
@@ -299,14 +299,14 @@ class ClusterBuffer:
         self._nodes.look(by_priority)
         nodes, local = list(self._nodes), None if by_priority else self._local()
         mine = None if local is None else next((node for node in nodes if node.last.number == local[0]), None)
-        masses = {node: node.masses.get(by_priority.pickled, (0.0, 0.0)) for node in nodes} if by_priority else {}
+        masses = {node: node.masses.get(by_priority, (0.0, 0.0)) for node in nodes} if by_priority else {}
         weights = {n: masses[n][0] if by_priority else n.last.steps for n in nodes if (n.answers or n is mine) and n not in dry}
         if not sum(weights.values()):
             time.sleep(0.01)
             self._nodes.look(by_priority, now=True)
             empty = {node for node in nodes if not node.last.steps}
             if by_priority:  # or nothing has a mass, as where no episode is long enough
-                empty |= {node for node in nodes if node.masses.get(by_priority.pickled) == (0.0, 0.0)}
+                empty |= {node for node in nodes if node.masses.get(by_priority) == (0.0, 0.0)}
             if nodes and all(node.answers and (node in dry or node in empty) for node in nodes):
                 what = "step that fits the sampler" if any(node.last.steps for node in nodes) else "complete step"
                 raise EmptyBufferError([*dry.values(), f"the cluster holds no {what} yet; add some before sampling"][0])
@@ -332,9 +332,9 @@ class ClusterBuffer:
                 dry[node] = batch
                 continue
             batch = unpack(batch)
-            if isinstance(sampler, Prioritized) and answer.least:  # weights are relative to the least likely step of all
-                scale = power(np.array([min(least, answer.least) / answer.least]), sampler.beta)
-                batch["weights"] = batch["weights"] * np.float32(scale[0])
+            if isinstance(sampler, Prioritized):  # weights are relative to the least likely step of all
+                ratio = min(least, answer.least) / answer.least if answer.least else 1.0
+                batch["weights"] = power(ratio * batch["weights"].astype(np.float64), sampler.beta).astype(np.float32)
             parts.append(batch | {"node": np.full(len(batch["steps"]), node.last.number)})
         return parts
 
@@ -345,11 +345,11 @@ class ClusterBuffer:
         except EmptyBufferError:
             return None
 
-    def _describe(self, sampler: Sampler) -> Sent:
+    def _describe(self, sampler: Sampler) -> bytes:
         pickled = self._sent.get(sampler)
         if pickled is None:
             pickled = self._sent[sampler] = cloudpickle.dumps(sampler)  # as it may have functions of a script
-        return Sent(pickled, sampler.beta if isinstance(sampler, Prioritized) else None)
+        return pickled
 
     # What learners write
 

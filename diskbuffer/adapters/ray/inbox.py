@@ -58,7 +58,7 @@ class Inbox:
         self.n_envs, self.added = len(self._taken), _steps(self._taken)
 
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, **others: Any) -> int:
-        """Add one step of every environment, as `ReplayBuffer.add`. A call takes a millisecond or two: `extend` adds blocks.
+        """Add one step of every environment, as `ReplayBuffer.add`. A call takes some milliseconds: `extend` adds blocks.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Inbox:
         """Have the store take what `add` or `extend` was given, once; return how far it comes so."""
         now: list[int] | None
         until = time.monotonic() + self._timeout
-        while (now := self._ask("add", self._client, before, env, values)) is None:
+        while (now := self._ask("add", self._client.id, before, env, values)) is None:
             _, now = self._ask("open_inbox", self._client)
             if env is None:
                 is_done = all(b > a for a, b in zip(before, now, strict=True))

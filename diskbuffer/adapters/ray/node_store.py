@@ -38,22 +38,16 @@ from diskbuffer.plugin import rows_taken, writers_of
 
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
-_SAMPLERS = 64  # that are kept
+SAMPLERS = 64  # that are kept
 _SILENT = 3600.0  # seconds after which another may continue the store of an actor that says nothing
 _IDENTITY, _INBOXES = "_shared/identity", "_shared/inboxes.json"
-
-
-class Sent(NamedTuple):
-    """A sampler as it goes to nodes, each of which draws with one of its own: pickled once, and what may change later."""
-
-    pickled: bytes
-    beta: float | None
+_DIGITS = 32  # of an identity
 
 
 class Client(NamedTuple):
     """An actor without a disk: an id that no other has, its node, and the name of its store.
 
-    `options` for its `ReplayBuffer` are in Ray's store of objects, as they go with every call, and spaces may be large.
+    `options` for its `ReplayBuffer` are in Ray's store of objects, as they are fetched once, and spaces may be large.
     """
 
     id: str
@@ -118,10 +112,17 @@ def _identity_of(directory: Path) -> str:
     file = directory / _IDENTITY
     while True:
         with contextlib.suppress(FileNotFoundError):
-            return file.read_text()
+            with file.open("rb") as there:
+                digits = there.read(_DIGITS + 1)
+            if not re.fullmatch(rb"[0-9a-f]{32}", digits):
+                raise CorruptionError(f"{file} has {digits!r} in place of {_DIGITS} hexadecimal digits; remove it, for a new one")
+            return digits.decode()
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        draft.write_text(uuid.uuid4().hex)
+        with draft.open("w") as written:
+            written.write(uuid.uuid4().hex)
+            written.flush()
+            os.fsync(written.fileno())  # as it would be empty after a loss of power
         with contextlib.suppress(FileExistsError):  # another process was faster
             os.link(draft, file)
         draft.unlink()
@@ -134,7 +135,7 @@ class NodeStore:
     def __init__(self, path: str, refresh_every: float) -> None:
         try:
             self._found: Directory | Exception = Directory(path, refresh_every)
-        except (InputError, OSError) as error:
+        except (DiskBufferError, OSError) as error:
             self._found = error
         self._buffer: ReplayBuffer | None = None  # that the samplers belong to
         self._samplers: dict[bytes, Sampler] = {}
@@ -150,7 +151,7 @@ class NodeStore:
             raise self._found
         return self._found
 
-    def answer(self, sent: Sent | None = None, *, now: bool = False) -> Answer:
+    def answer(self, sent: bytes | None = None, *, now: bool = False) -> Answer:
         """Return what there is: `now`, or when it was last looked."""
         try:
             directory = self._directory
@@ -163,10 +164,10 @@ class NodeStore:
         masses = sampler.masses() if isinstance(sampler, Prioritized) else ()
         return Answer(directory.number, directory.place, len(buffer), int(buffer.counts()[1].sum()), *masses)
 
-    # Reading
+    # Reading, with samplers of its own: those of learners come pickled
 
-    def sample(self, size: int, sent: Sent) -> tuple[Packed | str, Answer]:
-        """Return a batch, or why there is nothing to draw."""
+    def sample(self, size: int, sent: bytes) -> tuple[Packed | str, Answer]:
+        """Return a batch, or why there is nothing to draw. Weights are as of ``beta=1``, as learners have their own."""
         try:
             buffer = self._directory.read()
             batch: Packed | str = pack(buffer.sample(size, self._sampler(buffer, sent)))
@@ -174,22 +175,20 @@ class NodeStore:
             batch = str(error)
         return batch, self.answer(sent)
 
-    def _sampler(self, buffer: ReplayBuffer, sent: Sent) -> Sampler:
+    def _sampler(self, buffer: ReplayBuffer, sent: bytes) -> Sampler:
         """Return this node's own sampler of those settings."""
         with self._lock:
             if buffer is not self._buffer:
                 self._buffer, self._samplers, self._keepers = buffer, {}, {}
-            sampler = self._samplers.pop(sent.pickled, None)
+            sampler = self._samplers.pop(sent, None)
             if sampler is None:
-                sampler = pickle.loads(sent.pickled)  # from a learner's process, over Ray
+                sampler = pickle.loads(sent)  # from a learner's process, over Ray
                 sampler.seed_again(int.from_bytes(os.urandom(8)))  # as other nodes draw with one of the same seed
                 if isinstance(sampler, Prioritized):
                     sampler = self._keeper(buffer, sampler)
-            self._samplers[sent.pickled] = sampler  # those that were not used for longest come first
-            while len(self._samplers) > _SAMPLERS:
+            self._samplers[sent] = sampler  # those that were not used for longest come first
+            while len(self._samplers) > SAMPLERS:
                 del self._samplers[next(iter(self._samplers))]
-            if isinstance(sampler, Prioritized) and sent.beta is not None:
-                sampler.beta = sent.beta
             return sampler
 
     def _keeper(self, buffer: ReplayBuffer, sampler: Prioritized) -> Prioritized:
@@ -197,6 +196,7 @@ class NodeStore:
         keeper, until = self._keepers.get(sampler.column), time.monotonic() + _LEARNING_WAIT
         while keeper is None:
             try:
+                sampler.beta = 1.0
                 buffer.loader(1, sampler, rank=0, world_size=1)  # draws nothing
                 keeper = self._keepers[sampler.column] = sampler
             except LockedError:  # by a process that dies
@@ -213,7 +213,7 @@ class NodeStore:
 
     # Learners' columns
 
-    def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> int:
+    def update(self, sent: bytes, steps: Int64, priorities: npt.NDArray[Any]) -> int:
         """Set priorities of steps; return of how many, as those evicted since are left out."""
         sampler = self._sampler(self._directory.read(), sent)
         assert isinstance(sampler, Prioritized)
@@ -232,10 +232,11 @@ class NodeStore:
 
         It is the client's own until it releases it, its node is gone, or it has said nothing for an hour.
         """
+        options = ray.get(client.options)  # which may take long
         with self._inbox_lock:
             now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
-                owners, options = self._owners(), ray.get(client.options)
+                owners = self._owners()
                 envs = options.get("n_envs") or 1
                 mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
                 if client.store and client.store not in mine:
@@ -253,20 +254,25 @@ class NodeStore:
             return buffer.path.name, rows_taken(buffer)
 
     @ray.method(concurrency_group="inboxes", max_task_retries=0)  # type: ignore[untyped-decorator]
-    def add(self, client: Client, taken: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
-        """Add what a client has, where its store has taken what came before, and nothing else; return how far it comes so."""
+    def add(self, client: str, taken: list[int], env: int | None, values: Mapping[str, Any]) -> list[int] | None:
+        """Add what a client has, where its store has taken what came before, and nothing else; return how far it comes so.
+
+        None, and nothing is added, where the store is not open, as this process is a new one.
+        """
         with self._inbox_lock:
-            if self.open_inbox(client)[1] != taken:
+            if (buffer := self._inboxes.get(client)) is None:
+                return None
+            if rows_taken(buffer) != taken:
                 raise ClosedError("this writer's store is not as it was told, as its node lost power, perhaps; make another one")
-            buffer = self._inboxes[client.id]
+            self._heard[client] = time.monotonic()
             buffer.add(**values) if env is None else buffer.extend(**values, env=env)
             return rows_taken(buffer)
 
     @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
     def sync_inbox(self, client: Client) -> None:
         """Sync what a client's store has to the disk."""
+        self.open_inbox(client)
         with self._inbox_lock:
-            self.open_inbox(client)
             self._inboxes[client.id].flush()
 
     @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from diskbuffer.adapters.ray.node_store import Answer, NodeStore, Sent
+from diskbuffer.adapters.ray.node_store import SAMPLERS, Answer, NodeStore
 from diskbuffer.errors import DiskBufferError, InputError, UnreachableError
 
 ACTOR: dict[str, Any] = {  # options of all actors: other drivers find them, and Ray starts them again and repeats calls
@@ -38,21 +38,24 @@ class Node:
     last: Answer = field(default_factory=Answer)
     masses: dict[bytes, tuple[float, float]] = field(default_factory=dict)
     why: str = "has not answered yet"
-    asked: tuple[Any, Sent | None] | None = None
+    asked: tuple[Any, bytes | None] | None = None
 
     @property
     def answers(self) -> bool:
         """Whether it answered when it was last asked something."""
         return not self.why
 
-    def note(self, answer: Answer, sent: Sent | None) -> None:
+    def note(self, answer: Answer, sent: bytes | None) -> None:
         """Take an answer in."""
         if answer.problem:
             self.last, self.why = self.last._replace(problem=answer.problem), answer.problem
             return
         self.last, self.why = answer, ""
         if sent is not None:
-            self.masses[sent.pickled] = answer.mass, answer.least
+            self.masses.pop(sent, None)
+            self.masses[sent] = answer.mass, answer.least
+            if len(self.masses) > SAMPLERS:
+                del self.masses[next(iter(self.masses))]  # of those that were not used for longest
 
 
 class Nodes:
@@ -95,7 +98,7 @@ class Nodes:
         """Return the node that has a directory now, if it answers."""
         return next((node for node in self if node.last.number == number and node.answers), None)
 
-    def look(self, sent: Sent | None = None, *, now: bool = False, wait: float | None = None) -> None:
+    def look(self, sent: bytes | None = None, *, now: bool = False, wait: float | None = None) -> None:
         """Ask what nodes have: `now`, where a sampler is new to one of them, or `refresh_every` seconds after the last time.
 
         It waits for those that answer, as long as the patience allows, or for all of them as many seconds as `wait` says.
@@ -105,7 +108,7 @@ class Nodes:
                 self._scan()
                 if wait is None and not any(node.last.number for node in self._known.values()):
                     wait = self.patience
-            is_new = sent is not None and any(node.answers and sent.pickled not in node.masses for node in self)
+            is_new = sent is not None and any(node.answers and sent not in node.masses for node in self)
             if not now and wait is None and not is_new and time.monotonic() - self._looked < self._refresh_every:
                 return
             self._looked = time.monotonic()
@@ -140,7 +143,8 @@ class Nodes:
                 nodes[ref].why = str(error).splitlines()[0]
                 nodes[ref].asked = None
                 if isinstance(error, ray.exceptions.ActorDiedError):
-                    self._known.pop(nodes[ref].node_id, None)
+                    with self._lock:
+                        self._known.pop(nodes[ref].node_id, None)
 
     def _scan(self) -> None:
         """Find the `NodeStore`s of nodes that are alive; start one where it is missing."""

@@ -161,17 +161,17 @@ class ClusterLimiter:
     wait_to_sample = wait_to_add
 
     def note_added(self, count: int) -> None:
-        """Note how many steps the store has ever had, or the learner has sampled."""
+        """Note how many steps the store has ever had."""
+        self.note_sampled(count - self._count)
+
+    def note_sampled(self, more: int) -> None:
+        """Note that so many more were sampled, or added."""
         with self._lock:
-            self._may -= count - self._count
-            self._count = count
+            self._may -= more
+            self._count += more
         if time.monotonic() - self._told > _TOLD_EVERY:
             with contextlib.suppress(UnreachableError):  # as the steps are added; whoever waits next is told
                 self.state()
-
-    def note_sampled(self, more: int) -> None:
-        """Note that so many more were sampled."""
-        self.note_added(self._count + more)
 
     def close(self) -> None:
         """End waits, and tell the last count."""

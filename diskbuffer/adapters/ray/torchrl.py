@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -10,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from diskbuffer import ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.cluster import ClusterBuffer
 from diskbuffer.adapters.ray.inbox import Inbox
-from diskbuffer.errors import InputError
+from diskbuffer.errors import ClosedError, InputError, UnreachableError
 from diskbuffer.plugin import put_argument, value_at
 
 Key = str | tuple[str, ...]
@@ -73,13 +74,22 @@ class CollectorBuffer:
             self._writer = self.buffer.writer(n_envs=len(rows), autoreset="disabled")
         if len(rows) != self._writer.n_envs:
             raise InputError(f"expected steps of {self._writer.n_envs} environments, as before, found {len(rows)}")
+        try:
+            self._add(self._writer, rows)
+        except (ClosedError, UnreachableError):  # it takes no more steps; the next batch opens another one
+            lost, self._writer = self._writer, None
+            with contextlib.suppress(UnreachableError):
+                lost.close()
+            raise
+
+    def _add(self, writer: ReplayBuffer | Inbox, rows: Sequence[TensorDictBase]) -> None:
         for env, row in enumerate(rows):
             arguments: dict[str, Any] = {}
             for column, key in self._keys.items():
                 if (value := row.get(key, None)) is not None:
                     flat = value.reshape(len(row)) if column in _OF_NEXT else value
                     put_argument(arguments, column, flat.numpy(force=True))
-            self._writer.extend(env=env, **arguments)
+            writer.extend(env=env, **arguments)
 
     def sample(self, batch_size: int, sampler: Sampler | None = None) -> TensorDict:
         """Return steps as a TensorDict, as TorchRL's losses take them; ``node`` and ``steps`` name them."""
