@@ -276,13 +276,14 @@ class ClusterBuffer:
     def _sample(self, size: int, sampler: Sampler | None) -> Batch:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
-        parts, dry = list[Any](), dict[Node, str]()
+        parts: list[Any] = []
+        dry: dict[Any, str] = {}
         longest = max(_RESTART, 2 * self._nodes.patience)
         until = time.monotonic() + longest
         while size:
             self._check_open()
             drawn = self._draw(size, sampler, dry)
-            size -= sum(len(part["steps"]) for part in drawn)
+            size -= sum(part["steps"].shape[0] for part in drawn)
             parts += drawn
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
@@ -290,15 +291,25 @@ class ClusterBuffer:
                 raise UnreachableError(f"no node gave steps for {longest:g} s: {reasons}")
         return _joined(parts)
 
-    def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
+    def _draw(self, size: int, sampler: Sampler | None, dry: dict[Any, str]) -> list[Any]:
         """Return parts of a batch: all of it, or less where a node did not give its part.
 
         `dry` are nodes that have nothing that fits the sampler, and why.
         """
         by_priority = self._describe(sampler) if isinstance(sampler, Prioritized) else None
         self._nodes.look(by_priority)
-        nodes, local = list(self._nodes), None if by_priority else self._local()
-        mine = None if local is None else next((node for node in nodes if node.last.number == local[0]), None)
+        nodes = list(self._nodes)
+        mine, reader = self._mine([] if by_priority else nodes)  # priorities are with the node's process
+
+        def draw_here(rows: int) -> list[Any]:
+            try:
+                return [reader.sample(rows, sampler) | {"node": torch.full((rows,), mine.last.number)}]
+            except EmptyBufferError as error:
+                dry[mine] = str(error)
+                return []
+
+        if nodes == [mine] and mine not in dry:
+            return draw_here(size)
         masses = {node: node.masses.get(by_priority, (0.0, 0.0)) for node in nodes} if by_priority else {}
         weights = {n: masses[n][0] if by_priority else n.last.steps for n in nodes if (n.answers or n is mine) and n not in dry}
         if not sum(weights.values()):
@@ -315,16 +326,9 @@ class ClusterBuffer:
         if len(weights) > 1:
             with self._lock:
                 shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
-        asked, parts = dict(zip(weights, shares, strict=True)), list[Any]()
-        sent = by_priority or self._describe(sampler or self._uniform) if nodes != [mine] else None
+        asked, sent = dict(zip(weights, shares, strict=True)), by_priority or self._describe(sampler or self._uniform)
         calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if n and node is not mine]
-        if local is not None and mine is not None and asked.get(mine):
-            try:
-                parts.append(local[1].sample(asked[mine], sampler) | {"node": torch.full((asked[mine],), local[0])})
-            except EmptyBufferError as error:
-                dry[mine] = str(error)
-        if not calls:
-            return parts
+        parts = draw_here(asked[mine]) if asked.get(mine) else []
         least = min((least for _, least in masses.values() if least), default=0.0)
         for node, (batch, answer) in self._nodes.collect(calls):
             node.note(answer, by_priority)
@@ -338,12 +342,14 @@ class ClusterBuffer:
             parts.append(batch | {"node": np.full(len(batch["steps"]), node.last.number)})
         return parts
 
-    def _local(self) -> tuple[int, ReplayBuffer] | None:
-        """Return what reads this node's disk, and its number; None where it has no disk, or no steps yet."""
-        try:
-            return None if self._here is None else (self._here.number, self._here.read())
-        except EmptyBufferError:
-            return None
+    def _mine(self, nodes: list[Node]) -> tuple[Any, Any]:
+        """Return this node, and what reads its disk; None, twice, where it has no disk, or no steps yet."""
+        if (here := self._here) is not None:
+            with contextlib.suppress(EmptyBufferError):
+                for node in nodes:
+                    if node.last.number == here.number:
+                        return node, here.read()
+        return None, None
 
     def _describe(self, sampler: Sampler) -> bytes:
         pickled = self._sent.get(sampler)

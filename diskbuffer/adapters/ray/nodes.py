@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import ray
@@ -79,7 +80,7 @@ class Nodes:
         """Iterate over nodes that have answered, each directory once: where two had it, the one that answers."""
         with self._lock:
             distinct: dict[int, Node] = {}
-            for node in sorted(self._known.values(), key=lambda node: node.why):  # those that answer first
+            for node in sorted(self._known.values(), key=attrgetter("why")):  # those that answer first
                 if node.last.number:
                     other = distinct.setdefault(node.last.number, node)
                     if node.answers and other.last.place != node.last.place:
@@ -87,7 +88,7 @@ class Nodes:
                             f"{self._path} on nodes {other.node_id} and {node.node_id} is a directory and its copy; remove "
                             "_shared/identity from the copy to use both"
                         )
-            return iter(list(distinct.values()))
+            return iter(distinct.values())
 
     @property
     def has_disk_here(self) -> bool:
