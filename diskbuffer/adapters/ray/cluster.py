@@ -282,9 +282,9 @@ class ClusterBuffer:
         until = time.monotonic() + longest
         while size:
             self._check_open()
-            drawn = self._draw(size, sampler, dry)
-            size -= sum(part["steps"].shape[0] for part in drawn)
-            parts += drawn
+            for part in self._draw(size, sampler, dry):
+                size -= part["steps"].shape[0]
+                parts.append(part)
             if size and time.monotonic() > until:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
                 reasons = reasons or "a node with steps is not there; was the buffer destroyed?"
