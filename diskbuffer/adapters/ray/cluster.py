@@ -277,7 +277,7 @@ class ClusterBuffer:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         parts: list[Any] = []
-        dry: dict[Any, str] = {}
+        dry: dict[Node, str] = {}
         longest = max(_RESTART, 2 * self._nodes.patience)
         until = time.monotonic() + longest
         while size:
@@ -291,25 +291,19 @@ class ClusterBuffer:
                 raise UnreachableError(f"no node gave steps for {longest:g} s: {reasons}")
         return _joined(parts)
 
-    def _draw(self, size: int, sampler: Sampler | None, dry: dict[Any, str]) -> list[Any]:
+    def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
         """Return parts of a batch: all of it, or less where a node did not give its part.
 
         `dry` are nodes that have nothing that fits the sampler, and why.
         """
         by_priority = self._describe(sampler) if isinstance(sampler, Prioritized) else None
+        here = None if by_priority else self._here  # priorities are with the node's process
         self._nodes.look(by_priority)
+        mine = self._nodes.only
+        if mine is not None and here is not None and here.number == mine.last.number and mine.last.steps and mine not in dry:
+            return self._draw_here(here, mine, size, sampler, dry)
         nodes = list(self._nodes)
-        mine, reader = self._mine([] if by_priority else nodes)  # priorities are with the node's process
-
-        def draw_here(rows: int) -> list[Any]:
-            try:
-                return [reader.sample(rows, sampler) | {"node": torch.full((rows,), mine.last.number)}]
-            except EmptyBufferError as error:
-                dry[mine] = str(error)
-                return []
-
-        if nodes == [mine] and mine not in dry:
-            return draw_here(size)
+        mine = next((node for node in nodes if here is not None and here.number == node.last.number), None)
         masses = {node: node.masses.get(by_priority, (0.0, 0.0)) for node in nodes} if by_priority else {}
         weights = {n: masses[n][0] if by_priority else n.last.steps for n in nodes if (n.answers or n is mine) and n not in dry}
         if not sum(weights.values()):
@@ -328,7 +322,7 @@ class ClusterBuffer:
                 shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
         asked, sent = dict(zip(weights, shares, strict=True)), by_priority or self._describe(sampler or self._uniform)
         calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if n and node is not mine]
-        parts = draw_here(asked[mine]) if asked.get(mine) else []
+        parts = self._draw_here(here, mine, asked[mine], sampler, dry) if here and mine and asked.get(mine) else []
         least = min((least for _, least in masses.values() if least), default=0.0)
         for node, (batch, answer) in self._nodes.collect(calls):
             node.note(answer, by_priority)
@@ -342,14 +336,13 @@ class ClusterBuffer:
             parts.append(batch | {"node": np.full(len(batch["steps"]), node.last.number)})
         return parts
 
-    def _mine(self, nodes: list[Node]) -> tuple[Any, Any]:
-        """Return this node, and what reads its disk; None, twice, where it has no disk, or no steps yet."""
-        if (here := self._here) is not None:
-            with contextlib.suppress(EmptyBufferError):
-                for node in nodes:
-                    if node.last.number == here.number:
-                        return node, here.read()
-        return None, None
+    @staticmethod
+    def _draw_here(here: Directory, mine: Node, rows: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
+        try:
+            return [here.read().sample(rows, sampler) | {"node": torch.full((rows,), here.number)}]
+        except EmptyBufferError as error:
+            dry[mine] = str(error)
+            return []
 
     def _describe(self, sampler: Sampler) -> bytes:
         pickled = self._sent.get(sampler)

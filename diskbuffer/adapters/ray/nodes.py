@@ -66,6 +66,7 @@ class Nodes:
         self._path, self._resource, self._starts = path, resource, starts
         self._refresh_every, self.patience = refresh_every, min(patience, _FOREVER)
         self._known: dict[str, Node] = {}
+        self.only: Node | None = None  # where one node alone had told something when all were last asked
         self._scanned = self._looked = -1e9
         self._lock = threading.RLock()
         if starts:
@@ -121,6 +122,8 @@ class Nodes:
                 if node.asked is not None:
                     node.note(answer, node.asked[1])
                 node.asked = None
+            told = [node for node in self._known.values() if node.last.number]
+            self.only = told[0] if len(told) == 1 else None
 
     def collect(self, calls: Sequence[tuple[Node, Any]]) -> Iterator[tuple[Node, Any]]:
         """Yield the results that come within the patience; nodes whose do not are left out from now on."""
