@@ -36,6 +36,7 @@ RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
 DOWN = 3.0  # seconds that a node stays away
 PASSED = 1280  # samples by which calls of both sides may pass a bound: two of learners, and what writers may add in one
 KILL_EVERY = 3.0  # seconds: a process takes two or three to start
+STARTING = 300.0  # seconds within which the learner has its first batch, and nothing is killed
 _LEAST = 1.0  # minutes: a node that is killed takes some seconds to be missed, and to come back
 _QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 _DISK = "SOAK_DISK"  # where a node's disk is
@@ -155,15 +156,19 @@ def join(running: Any, root: Path, number: int) -> Any:
 class Killer:
     """Kills writers, nodes' stores, what counts, a second driver, and each node once."""
 
-    def __init__(self, running: Any, root: Path, rng: np.random.Generator, seconds: float) -> None:
+    def __init__(self, running: Any, root: Path, rng: np.random.Generator) -> None:
         self._running, self._root, self._rng = running, root, rng
         self._nodes = [join(running, root, n) for n in range(NODES)]
         self.buffer = made(seed=int(rng.integers(2**31)))
-        begin = time.monotonic()
-        self._due = sorted((begin + seconds * (n + 0.5 + 0.3 * rng.random()) / (NODES + 1), n) for n in range(NODES))
+        self._due: list[tuple[float, int]] = []
         self._back: dict[int, float] = {}
         self._driver: subprocess.Popen[bytes] | None = None
         self.kills = Counter[str]()
+
+    def begin(self, seconds: float) -> None:
+        """Choose when each node is killed within so many seconds."""
+        now, rng = time.monotonic(), self._rng
+        self._due = sorted((now + seconds * (n + 0.5 + 0.3 * rng.random()) / (NODES + 1), n) for n in range(NODES))
 
     def work(self, seconds: float) -> None:
         """Kill something, at random times, and nodes when they are due."""
@@ -264,7 +269,7 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
     acknowledged = root / "acknowledged"
     acknowledged.mkdir()
     with cluster(root) as running:
-        killer = Killer(running, root, rng, seconds)
+        killer = Killer(running, root, rng)
         buffer, learner = killer.buffer, Learner(killer.buffer)
         writer, task = ray.remote(num_cpus=0, max_restarts=-1)(Writer), ray.remote(num_cpus=0, max_retries=0)(short)
         places = [*({f"disk-{n}": 1} for n in range(NODES) for _ in range(WRITERS)), *[{"head": 1}] * WRITERS]
@@ -273,6 +278,10 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
             for n, at in enumerate(places)
         ]
         writers.append(writer.options(resources={"head": 1}).remote(buffer, acknowledged, seconds, seed))  # silent mostly
+        begin = time.monotonic()
+        while not learner.batches and time.monotonic() < begin + STARTING:
+            learner.learn()
+        killer.begin(seconds)
         begin = last = time.monotonic()
         while time.monotonic() < begin + seconds:
             learner.learn()
