@@ -23,6 +23,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
 from diskbuffer.adapters.ray.inbox import Inbox  # noqa: E402
 from diskbuffer.adapters.ray.node_store import Client  # noqa: E402
+from diskbuffer.adapters.ray.nodes import Node  # noqa: E402
 from diskbuffer.adapters.ray.packing import pack, unpack  # noqa: E402
 
 COLUMNS = {"obs": db.Column((2,), "int64"), "action": db.Column((), "int64")}
@@ -134,10 +135,61 @@ def test_priorities_are_a_nodes_and_survive_its_process_and_the_learners(made: A
     for sampler, power in ((first, 1.0), (second, 0.5), (first, 1.0)):  # each has weights by its own beta
         weighted = buffer.sample(64, sampler)
         assert np.allclose(weighted["weights"], (weighted["steps"] % 7 + 1.0) ** -power, rtol=1e-5)
+    handle = pickle.loads(pickle.dumps(buffer))  # of a process that does not sample
+    handle.update(second, batch, np.ones(400))
+    handle.flush()
+    assert handle.dropped_updates == 0
+    assert (buffer.sample(64, first)["weights"] == 1).all()
     with pytest.raises(db.InputError, match="priorities must be at least 0"):
         buffer.update(sampler, batch, np.full(400, -1.0))
     with pytest.raises(db.InputError, match='no "node"'):
         buffer.update(sampler, batch["steps"], np.ones(400))
+
+
+def test_masses_are_not_older_than_lengths_and_an_error_is_of_one_question(made: Any, tmp_path: Path) -> None:
+    made()
+    buffer = ClusterBuffer(tmp_path / "all", columns=COLUMNS, patience=20.0, refresh_every=0.05)
+    sent, nodes = buffer._describe(db.Prioritized(alpha=1.0)), buffer._nodes
+    with buffer.writer() as writer:
+        writer.extend(**steps(0, 0, 40))
+        nodes.look(sent)
+        node = next(iter(nodes))
+        before = node.masses[sent].total
+        writer.extend(**steps(0, 40, 40))
+    time.sleep(0.1)
+    assert len(buffer) == 80  # which asks for no masses
+    nodes.look(sent)
+    assert node.masses[sent].total == 2 * before > 0
+    nodes._known["another"] = Node("another", node.handle, node.last, why="")
+    with pytest.raises(db.InputError, match="give this one a column= of its own"):
+        nodes.look(buffer._describe(db.Prioritized(alpha=0.5)))
+    nodes.look(now=True)  # the other node's answer is refused, too, and not once more
+    buffer.close()
+
+
+def test_a_node_that_cannot_read_its_directory_is_shown(made: Any, tmp_path: Path) -> None:
+    buffer = made()
+    (tmp_path / "all" / "_shared" / "identity").write_text("")
+    kill(buffer)
+    assert "in place of 32" in pickle.loads(pickle.dumps(buffer)).stats()["nodes"][0]["why"]
+
+
+def test_an_inbox_that_cannot_be_opened_is_closed(made: Any, tmp_path: Path) -> None:
+    buffer = made()
+
+    def fail(store: Any) -> None:
+        def full(_: Any) -> None:
+            del store._set_owners
+            raise OSError("no space")
+
+        store._set_owners = full
+
+    ray.get([node.handle.__ray_call__.remote(fail) for node in buffer._nodes])
+    with pytest.raises(OSError, match="no space"):
+        Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0)
+    with Inbox(buffer._nodes, {"columns": COLUMNS}, 60.0) as inbox:
+        inbox.extend(**steps(1, 0, 4))
+    assert [path.name for path in (tmp_path / "all").glob("inbox-*")] == ["inbox-0"]
 
 
 def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp_path: Path) -> None:
@@ -223,10 +275,27 @@ def test_a_call_at_which_the_process_dies_is_stored_once(made: Any, tmp_path: Pa
             return None
         return ask(method, *arguments)
 
+    if mode == "same_step":  # it dies after the call, and the next process cannot open the store at first
+
+        def cannot_open(method: str, *arguments: Any) -> Any:
+            if method == "open_inbox":
+                raise db.LockedError("by a process that dies")
+            ask(method, *arguments)
+            return None
+
+        failing = Inbox(buffer._nodes, {"columns": COLUMNS, "n_envs": 2, "autoreset": mode}, 60.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(failing, "_ask", cannot_open)
+            for error in (db.errors.UnreachableError, db.errors.ClosedError):  # told again, it would be there twice
+                with pytest.raises(error, match="make another"):
+                    failing.add(*(np.stack([value, value]) for value in _step(3, 7)))
+        failing.close()
+        expected[(3, 7)] += 2
+
     monkeypatch.setattr(inbox, "_ask", dies_in_between)
     flags = np.zeros(2, bool)
     obs = np.array([[1, 100], [2, 100]])
-    with pytest.raises(db.errors.UnreachableError, match="or a part of them"):
+    with pytest.raises(db.errors.UnreachableError, match="or a part; make another"):
         inbox.add(obs, obs[:, 1], obs[:, 1], obs + [0, 1], flags, flags)
     with pytest.raises(db.errors.ClosedError, match="make another one"):
         inbox.add(obs, obs[:, 1], obs[:, 1], obs + [0, 1], flags, flags)

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
 from diskbuffer.adapters.ray.inbox import Inbox
 from diskbuffer.adapters.ray.node_store import Directory
-from diskbuffer.adapters.ray.nodes import Node, Nodes
+from diskbuffer.adapters.ray.nodes import Mass, Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
@@ -140,7 +140,7 @@ class ClusterBuffer:
         self._loading = set[Future[Any]]()  # draws of loaders
         self._updates: deque[tuple[int, Node, Any]] = deque()
         self.dropped_updates = 0
-        self._lock = threading.Lock()  # of the random numbers
+        self._lock = threading.Lock()  # of the random numbers, and of updates
 
     @cached_property
     def limiter(self) -> ClusterLimiter | None:
@@ -286,7 +286,7 @@ class ClusterBuffer:
                 size -= part["steps"].shape[0]
                 parts.append(part)
             if size and time.monotonic() > until:
-                reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes if not node.answers)
+                reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes.every() if not node.answers)
                 reasons = reasons or "a node with steps is not there; was the buffer destroyed?"
                 raise UnreachableError(f"no node gave steps for {longest:g} s: {reasons}")
         return _joined(parts)
@@ -304,14 +304,18 @@ class ClusterBuffer:
             return self._draw_here(here, mine, size, sampler, dry)
         nodes = list(self._nodes)
         mine = next((node for node in nodes if here is not None and here.number == node.last.number), None)
-        masses = {node: node.masses.get(by_priority, (0.0, 0.0)) for node in nodes} if by_priority else {}
-        weights = {n: masses[n][0] if by_priority else n.last.steps for n in nodes if (n.answers or n is mine) and n not in dry}
+
+        def mass_of(node: Node) -> Mass:
+            return node.masses.get(by_priority or b"", Mass())
+
+        some = [node for node in nodes if (node.answers or node is mine) and node not in dry]
+        weights = {node: mass_of(node).total if by_priority else node.last.steps for node in some}
         if not sum(weights.values()):
             time.sleep(0.01)
             self._nodes.look(by_priority, now=True)
             empty = {node for node in nodes if not node.last.steps}
             if by_priority:  # or nothing has a mass, as where no episode is long enough
-                empty |= {node for node in nodes if node.masses.get(by_priority) == (0.0, 0.0)}
+                empty |= {node for node in nodes if by_priority in node.masses and not mass_of(node).total}
             if nodes and all(node.answers and (node in dry or node in empty) for node in nodes):
                 what = "step that fits the sampler" if any(node.last.steps for node in nodes) else "complete step"
                 raise EmptyBufferError([*dry.values(), f"the cluster holds no {what} yet; add some before sampling"][0])
@@ -323,9 +327,11 @@ class ClusterBuffer:
         asked, sent = dict(zip(weights, shares, strict=True)), by_priority or self._describe(sampler or self._uniform)
         calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if n and node is not mine]
         parts = self._draw_here(here, mine, asked[mine], sampler, dry) if here and mine and asked.get(mine) else []
-        least = min((least for _, least in masses.values() if least), default=0.0)
-        for node, (batch, answer) in self._nodes.collect(calls):
+        drawn = list(self._nodes.collect(calls))
+        for node, (_, answer) in drawn:
             node.note(answer, by_priority)
+        least = min((mass_of(node).least for node in nodes if mass_of(node).least), default=0.0)
+        for node, (batch, answer) in drawn:
             if isinstance(batch, str):
                 dry[node] = batch
                 continue
@@ -376,8 +382,11 @@ class ClusterBuffer:
 
     def _settle(self, most: int = 0) -> None:
         """Wait until no more than so many updates are on their way."""
-        while len(self._updates) > most:
-            count, *call = self._updates.popleft()
+        while True:
+            with self._lock:
+                if len(self._updates) <= most:
+                    return
+                count, *call = self._updates.popleft()
             if not list(self._nodes.collect([cast(Any, call)])):
                 self.dropped_updates += count
 
@@ -401,6 +410,7 @@ class ClusterBuffer:
         """Yield nodes, None where one does not answer, their steps, and the values of these."""
         if not isinstance(batch, Mapping) or "node" not in batch:
             raise InputError('the batch has no "node": give a batch as sample() returns it')
+        self._nodes.look()
         numbers, steps = as_array("node", batch["node"]), step_ids(batch["steps"], of_sequences=True)
         if values.shape[:1] != steps.shape[:1]:
             raise InputError(f"expected a value for each of {len(steps)} samples, found shape {values.shape}")
@@ -414,6 +424,7 @@ class ClusterBuffer:
         """
         self._check_open()
         self._settle()
+        self._nodes.look()
         nodes = list(self._nodes)
         self._all_of([(node, node.handle.flush.remote()) for node in nodes if node.answers], len(nodes))
 
@@ -442,7 +453,7 @@ class ClusterBuffer:
         nodes: list[dict[str, Any]] = [
             {name: getattr(one, name) for name in ("node_id", "answers", "why")}
             | {name: getattr(one.last, name) for name in told}
-            for one in self._nodes
+            for one in self._nodes.every()
         ]
         sums = {name: sum(node[name] for node in nodes) for name in told[1:]}
         return {**sums, "dropped_updates": self.dropped_updates, "nodes": nodes}

@@ -112,19 +112,24 @@ class Inbox:
     def _send(self, before: list[int], env: int | None, values: Mapping[str, Any]) -> list[int]:
         """Have the store take what `add` or `extend` was given, once; return how far it comes so."""
         now: list[int] | None
-        until = time.monotonic() + self._timeout
-        while (now := self._ask("add", self._client.id, before, env, values)) is None:
-            _, now = self._ask("open_inbox", self._client)
-            if env is None:
-                is_done = all(b > a for a, b in zip(before, now, strict=True))
-            else:
-                is_done = now[env] == before[env] + 2 * len(tree_leaves(values["reward"])[0])
-            if is_done:
-                break
-            if now != before or time.monotonic() > until:
-                raise UnreachableError(
-                    "the node died when it had stored this call's steps, or a part of them; make another writer"
-                )
+        until, has_died = time.monotonic() + self._timeout, False
+        try:
+            while (now := self._ask("add", self._client.id, before, env, values)) is None:
+                has_died = True
+                _, now = self._ask("open_inbox", self._client)
+                if env is None:
+                    is_done = all(b > a for a, b in zip(before, now, strict=True))
+                else:
+                    is_done = now[env] == before[env] + 2 * len(tree_leaves(values["reward"])[0])
+                if is_done:
+                    break
+                if now != before or time.monotonic() > until:
+                    raise UnreachableError("the node died when it had stored this call's steps, or a part; make another writer")
+        except (DiskBufferError, ray.exceptions.RayTaskError) as error:
+            if not has_died or isinstance(error, UnreachableError):
+                raise
+            message = f"the node died when it had this call's steps, and may have stored them ({error}); make another writer"
+            raise UnreachableError(message) from error
         return now
 
     def _ask(self, method: str, *arguments: Any) -> Any:
@@ -148,7 +153,7 @@ class Inbox:
                 raise UnreachableError(f"the node that has this writer's store did not answer for {self._timeout:g} s")
             if ref is None:
                 time.sleep(0.1)
-            with contextlib.suppress(DiskBufferError):  # of other nodes
+            with contextlib.suppress(DiskBufferError, ray.exceptions.RayTaskError):  # of other nodes, or questions
                 self._nodes.look()
                 node = self._nodes.of(self._number)
 

@@ -148,7 +148,7 @@ class NodeStore:
     @property
     def _directory(self) -> Directory:
         if isinstance(self._found, Exception):  # of which whoever asks is told
-            raise self._found
+            raise self._found.with_traceback(None)  # which would grow
         return self._found
 
     def answer(self, sent: bytes | None = None, *, now: bool = False) -> Answer:
@@ -160,7 +160,10 @@ class NodeStore:
             return Answer(directory.number, directory.place)
         except (DiskBufferError, OSError) as error:
             return Answer(problem=f"{type(error).__name__}: {error}")
-        sampler = None if sent is None else self._sampler(buffer, sent)
+        return self._told(directory, buffer, None if sent is None else self._sampler(buffer, sent))
+
+    @staticmethod
+    def _told(directory: Directory, buffer: ReplayBuffer, sampler: Sampler | None) -> Answer:
         masses = sampler.masses() if isinstance(sampler, Prioritized) else ()
         return Answer(directory.number, directory.place, len(buffer), int(buffer.counts()[1].sum()), *masses)
 
@@ -170,10 +173,10 @@ class NodeStore:
         """Return a batch, or why there is nothing to draw. Weights are as of ``beta=1``, as learners have their own."""
         try:
             buffer = self._directory.read()
-            batch: Packed | str = pack(buffer.sample(size, self._sampler(buffer, sent)))
+            sampler = self._sampler(buffer, sent)
+            return pack(buffer.sample(size, sampler)), self._told(self._directory, buffer, sampler)
         except EmptyBufferError as error:
-            batch = str(error)
-        return batch, self.answer(sent)
+            return str(error), self.answer(sent)
 
     def _sampler(self, buffer: ReplayBuffer, sent: bytes) -> Sampler:
         """Return this node's own sampler of those settings."""
@@ -246,10 +249,15 @@ class NodeStore:
                 free = [name for name, (owner, at, n) in owners.items() if n == envs and (at not in alive or owner in silent)]
                 name = [*mine, *free, f"inbox-{len(owners)}"][0]
                 self._close_inbox(owners.get(name, ("",))[0])
-                self._inboxes[client.id] = buffer = ReplayBuffer(self._directory.path, writer=name, **options)
-                if not client.store:  # the client has not added to it, but others may have
-                    buffer.cut_off()
-                self._set_owners({**owners, name: (client.id, client.node_id, envs)})
+                buffer = ReplayBuffer(self._directory.path, writer=name, **options)
+                try:
+                    if not client.store:  # the client has not added to it, but others may have
+                        buffer.cut_off()
+                    self._set_owners({**owners, name: (client.id, client.node_id, envs)})
+                except BaseException:
+                    buffer.close()
+                    raise
+                self._inboxes[client.id] = buffer
             buffer = self._inboxes[client.id]
             return buffer.path.name, rows_taken(buffer)
 
@@ -273,7 +281,8 @@ class NodeStore:
         """Sync what a client's store has to the disk."""
         self.open_inbox(client)
         with self._inbox_lock:
-            self._inboxes[client.id].flush()
+            if (buffer := self._inboxes.get(client.id)) is not None:  # None, where another thread has closed it
+                buffer.flush()
 
     @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
     def release(self, client: Client) -> None:

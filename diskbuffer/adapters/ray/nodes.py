@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -27,6 +28,14 @@ _FOREVER = 1e6  # seconds, for `ray.wait`, which takes no infinity
 _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
 
 
+class Mass(NamedTuple):
+    """What a sampler by priority draws by on a node: the sum, the least of it, and when that was told."""
+
+    total: float = 0.0
+    least: float = 0.0
+    told: float = -math.inf
+
+
 @dataclass(eq=False)
 class Node:
     """A node with a disk; `handle` is of its `NodeStore`, `last` its last answer, `masses` those of pickled samplers.
@@ -37,7 +46,7 @@ class Node:
     node_id: str
     handle: Any
     last: Answer = field(default_factory=Answer)
-    masses: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+    masses: dict[bytes, Mass] = field(default_factory=dict)
     why: str = "has not answered yet"
     asked: tuple[Any, bytes | None] | None = None
 
@@ -53,10 +62,9 @@ class Node:
             return
         self.last, self.why = answer, ""
         if sent is not None:
-            self.masses.pop(sent, None)
-            self.masses[sent] = answer.mass, answer.least
+            self.masses[sent] = Mass(answer.mass, answer.least, time.monotonic())
             if len(self.masses) > SAMPLERS:
-                del self.masses[next(iter(self.masses))]  # of those that were not used for longest
+                self.masses.pop(next(iter(self.masses)), None)  # it is asked for again, if need be
 
 
 class Nodes:
@@ -91,6 +99,11 @@ class Nodes:
                         )
             return iter(distinct.values())
 
+    def every(self) -> list[Node]:
+        """Return all that are known, those that have told nothing yet at the end."""
+        with self._lock:
+            return [*self, *(node for node in self._known.values() if not node.last.number)]
+
     @property
     def has_disk_here(self) -> bool:
         """Whether the node that this process runs on has a disk."""
@@ -101,7 +114,7 @@ class Nodes:
         return next((node for node in self if node.last.number == number and node.answers), None)
 
     def look(self, sent: bytes | None = None, *, now: bool = False, wait: float | None = None) -> None:
-        """Ask what nodes have: `now`, where a sampler is new to one of them, or `refresh_every` seconds after the last time.
+        """Ask what nodes have: `now`, or where they told that, or a sampler's mass, `refresh_every` seconds ago.
 
         It waits for those that answer, as long as the patience allows, or for all of them as many seconds as `wait` says.
         """
@@ -110,8 +123,10 @@ class Nodes:
                 self._scan()
                 if wait is None and not any(node.last.number for node in self._known.values()):
                     wait = self.patience
-            is_new = sent is not None and any(node.answers and sent not in node.masses for node in self)
-            if not now and wait is None and not is_new and time.monotonic() - self._looked < self._refresh_every:
+            due, looked = time.monotonic() - self._refresh_every, self._looked
+            if sent is not None:
+                looked = min([node.masses.get(sent, Mass()).told for node in self if node.answers], default=looked)
+            if not now and wait is None and min(looked, self._looked) > due:
                 return
             self._looked = time.monotonic()
             for node in self._known.values():
@@ -137,18 +152,21 @@ class Nodes:
         for ref in late:
             if nodes[ref].answers:
                 nodes[ref].why = f"did not answer within {wait:g} s"
+        raised: list[Exception] = []
         for ref in done:
             try:
                 yield nodes[ref], ray.get(ref)
             except ray.exceptions.RayTaskError as error:
                 nodes[ref].asked = None
-                raise (error.cause if isinstance(error.cause, DiskBufferError) else error) from None
+                raised.append(error.cause if isinstance(error.cause, DiskBufferError) else error)
             except ray.exceptions.RayError as error:
                 nodes[ref].why = str(error).splitlines()[0]
                 nodes[ref].asked = None
                 if isinstance(error, ray.exceptions.ActorDiedError):
                     with self._lock:
                         self._known.pop(nodes[ref].node_id, None)
+        if raised:
+            raise raised[0] from None
 
     def _scan(self) -> None:
         """Find the `NodeStore`s of nodes that are alive; start one where it is missing."""

@@ -18,7 +18,7 @@ import ray
 
 from diskbuffer import SampleToInsertRatio
 from diskbuffer.adapters.ray.nodes import ACTOR
-from diskbuffer.errors import ClosedError, InputError, LimiterTimeoutError, UnreachableError
+from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LimiterTimeoutError, UnreachableError
 
 _MOST = 512  # steps that may be added, or sampled, before the actor is told
 _TOLD_EVERY = 0.2  # seconds after which it is told in any case
@@ -170,7 +170,7 @@ class ClusterLimiter:
             self._may -= more
             self._count += more
         if time.monotonic() - self._told > _TOLD_EVERY:
-            with contextlib.suppress(UnreachableError):  # as the steps are added; whoever waits next is told
+            with contextlib.suppress(DiskBufferError):  # as the steps are added; whoever waits next is told
                 self.state()
 
     def close(self) -> None:
