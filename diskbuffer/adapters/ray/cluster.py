@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
 from diskbuffer.adapters.ray.inbox import Inbox
 from diskbuffer.adapters.ray.node_store import Directory
-from diskbuffer.adapters.ray.nodes import Mass, Node, Nodes
+from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
@@ -304,18 +304,13 @@ class ClusterBuffer:
             return self._draw_here(here, mine, size, sampler, dry)
         nodes = list(self._nodes)
         mine = next((node for node in nodes if here is not None and here.number == node.last.number), None)
-
-        def mass_of(node: Node) -> Mass:
-            return node.masses.get(by_priority or b"", Mass())
-
         some = [node for node in nodes if (node.answers or node is mine) and node not in dry]
-        weights = {node: mass_of(node).total if by_priority else node.last.steps for node in some}
+        weights = {node: node.mass(by_priority).total if by_priority else node.last.steps for node in some}
         if not sum(weights.values()):
             time.sleep(0.01)
             self._nodes.look(by_priority, now=True)
-            empty = {node for node in nodes if not node.last.steps}
-            if by_priority:  # or nothing has a mass, as where no episode is long enough
-                empty |= {node for node in nodes if by_priority in node.masses and not mass_of(node).total}
+            # A node may have steps and no mass, as where no episode is long enough.
+            empty = {n for n in nodes if not n.last.steps or (by_priority in n.masses and not n.mass(by_priority).total)}
             if nodes and all(node.answers and (node in dry or node in empty) for node in nodes):
                 what = "step that fits the sampler" if any(node.last.steps for node in nodes) else "complete step"
                 raise EmptyBufferError([*dry.values(), f"the cluster holds no {what} yet; add some before sampling"][0])
@@ -330,7 +325,7 @@ class ClusterBuffer:
         drawn = list(self._nodes.collect(calls))
         for node, (_, answer) in drawn:
             node.note(answer, by_priority)
-        least = min((mass_of(node).least for node in nodes if mass_of(node).least), default=0.0)
+        least = min((node.mass(by_priority).least for node in nodes if node.mass(by_priority).least), default=0.0)
         for node, (batch, answer) in drawn:
             if isinstance(batch, str):
                 dry[node] = batch

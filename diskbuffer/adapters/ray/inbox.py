@@ -16,7 +16,7 @@ import ray
 from torch.utils._pytree import tree_leaves
 
 from diskbuffer.adapters.ray.node_store import Client
-from diskbuffer.adapters.ray.nodes import Nodes
+from diskbuffer.adapters.ray.nodes import Nodes, cause_of
 from diskbuffer.adapters.ray.rate import ClusterLimiter
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, UnreachableError
 from diskbuffer.plugin import as_array, integer, seconds_of
@@ -144,7 +144,7 @@ class Inbox:
                 try:
                     return ray.get(ref)
                 except ray.exceptions.RayTaskError as error:
-                    raise (error.cause if isinstance(error.cause, DiskBufferError) else error) from None
+                    raise cause_of(error) from None
                 except ray.exceptions.RayError:
                     if method == "add":
                         return None

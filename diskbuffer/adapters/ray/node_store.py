@@ -47,7 +47,7 @@ _DIGITS = 32  # of an identity
 class Client(NamedTuple):
     """An actor without a disk: an id that no other has, its node, and the name of its store.
 
-    `options` for its `ReplayBuffer` are in Ray's store of objects, as they are fetched once, and spaces may be large.
+    `options` for its `ReplayBuffer` are in Ray's store of objects, as only opening fetches them, and spaces may be large.
     """
 
     id: str
@@ -108,21 +108,26 @@ class Directory:
             return self.reader
 
 
+def _write(draft: Path, text: str) -> None:
+    """Write a file, and sync it, as what takes its name might be empty after a loss of power."""
+    with draft.open("w") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+
+
 def _identity_of(directory: Path) -> str:
     file = directory / _IDENTITY
     while True:
         with contextlib.suppress(FileNotFoundError):
             with file.open("rb") as there:
                 digits = there.read(_DIGITS + 1)
-            if not re.fullmatch(rb"[0-9a-f]{32}", digits):
+            if not re.fullmatch(b"[0-9a-f]{%d}" % _DIGITS, digits):
                 raise CorruptionError(f"{file} has {digits!r} in place of {_DIGITS} hexadecimal digits; remove it, for a new one")
             return digits.decode()
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        with draft.open("w") as written:
-            written.write(uuid.uuid4().hex)
-            written.flush()
-            os.fsync(written.fileno())  # as it would be empty after a loss of power
+        _write(draft, uuid.uuid4().hex)
         with contextlib.suppress(FileExistsError):  # another process was faster
             os.link(draft, file)
         draft.unlink()
@@ -304,10 +309,7 @@ class NodeStore:
 
     def _set_owners(self, owners: Mapping[str, tuple[str, str, int]]) -> None:
         file = self._directory.path / _INBOXES
-        with file.with_suffix(".tmp").open("w") as draft:
-            json.dump(dict(owners), draft)
-            draft.flush()
-            os.fsync(draft.fileno())
+        _write(file.with_suffix(".tmp"), json.dumps(dict(owners)))
         file.with_suffix(".tmp").replace(file)
 
     # Keeping

@@ -28,12 +28,20 @@ _FOREVER = 1e6  # seconds, for `ray.wait`, which takes no infinity
 _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
 
 
+def cause_of(error: ray.exceptions.RayTaskError) -> Exception:
+    """Return what was raised on a node, if it was on purpose; else Ray's error, which has the lines where that was."""
+    return error.cause if isinstance(error.cause, DiskBufferError) else error
+
+
 class Mass(NamedTuple):
     """What a sampler by priority draws by on a node: the sum, the least of it, and when that was told."""
 
     total: float = 0.0
     least: float = 0.0
     told: float = -math.inf
+
+
+_UNTOLD = Mass()
 
 
 @dataclass(eq=False)
@@ -54,6 +62,10 @@ class Node:
     def answers(self) -> bool:
         """Whether it answered when it was last asked something."""
         return not self.why
+
+    def mass(self, sent: bytes | None) -> Mass:
+        """Return that of a pickled sampler; zeros where it is not known."""
+        return _UNTOLD if sent is None else self.masses.get(sent, _UNTOLD)
 
     def note(self, answer: Answer, sent: bytes | None) -> None:
         """Take an answer in."""
@@ -125,7 +137,7 @@ class Nodes:
                     wait = self.patience
             due, looked = time.monotonic() - self._refresh_every, self._looked
             if sent is not None:
-                looked = min([node.masses.get(sent, Mass()).told for node in self if node.answers], default=looked)
+                looked = min([node.mass(sent).told for node in self if node.answers], default=looked)
             if not now and wait is None and min(looked, self._looked) > due:
                 return
             self._looked = time.monotonic()
@@ -158,7 +170,7 @@ class Nodes:
                 yield nodes[ref], ray.get(ref)
             except ray.exceptions.RayTaskError as error:
                 nodes[ref].asked = None
-                raised.append(error.cause if isinstance(error.cause, DiskBufferError) else error)
+                raised.append(cause_of(error))
             except ray.exceptions.RayError as error:
                 nodes[ref].why = str(error).splitlines()[0]
                 nodes[ref].asked = None
