@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import diskbuffer as db
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
-from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
+from diskbuffer.adapters.ray import ClusterBuffer, rate  # noqa: E402
 from diskbuffer.adapters.ray.inbox import Inbox  # noqa: E402
 from diskbuffer.adapters.ray.node_store import Client  # noqa: E402
 from diskbuffer.adapters.ray.nodes import Node  # noqa: E402
@@ -203,6 +204,8 @@ def test_an_inbox_stores_each_step_once_whatever_its_process_does(made: Any, tmp
     assert first.extend(**steps(1, 10, 20)) == 20
     with pytest.raises(db.InputError, match="truncated: expected shape"):
         first.extend(**steps(1, 30, 5), truncated=np.zeros(3, bool))
+    with pytest.raises(db.InputError, match=r"cannot be pickled: cannot pickle '_thread.lock'"):
+        first.add(*_step(1, 30), info={"lock": threading.Lock()})
     assert first.extend(**steps(1, 30, 5)) == 5
     with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
         buffer.sample(8, db.Slices(5000))
@@ -396,6 +399,17 @@ def test_a_ratio_holds_in_a_cluster(made: Any) -> None:
     ray.kill(buffer.limiter._rate)
     thread.join(90)
     assert not failed or isinstance(failed[0], db.errors.UnreachableError)
+
+
+def test_samples_of_those_that_are_gone_count_and_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = iter(range(100))
+    monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: 3000.0 * next(hours)))
+    counts = rate.Rate.__ray_metadata__.modified_class(db.SampleToInsertRatio(1))  # type: ignore[attr-defined]
+    for n in range(10):
+        counts.tell("sample", f"learner {n}", 3, 0)
+        _, state = counts.tell("sample", f"learner {n}", 10, 0)
+    assert state["samples"] == 70
+    assert list(counts._counts["sample"]) == ["learner 9"]
 
 
 def test_who_waits_too_long_is_told_what_is_missing(made: Any) -> None:

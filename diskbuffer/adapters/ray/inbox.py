@@ -6,6 +6,7 @@ A step is in a file when `add` returns, and survives a kill of every process.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 import time
 import uuid
@@ -139,7 +140,11 @@ class Inbox:
             if node is not None and node is not asked:
                 if ref is not None and method == "add":
                     return None
-                asked, ref = node, getattr(node.handle, method).remote(*arguments)
+                try:
+                    asked, ref = node, getattr(node.handle, method).remote(*arguments)
+                except (TypeError, pickle.PicklingError) as error:
+                    why = error.__cause__ or error  # as Ray's own message has many lines
+                    raise InputError(f"what was given cannot be sent to a node, as it cannot be pickled: {why}") from error
             if ref is not None and ray.wait([ref], timeout=max(0.0, min(until - time.monotonic(), _LOOK_EVERY)))[0]:
                 try:
                     return ray.get(ref)

@@ -39,6 +39,7 @@ from diskbuffer.plugin import rows_taken, writers_of
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
 SAMPLERS = 64  # that are kept
+_FETCHING = 60.0  # seconds for the options of a client to come from its node
 _SILENT = 3600.0  # seconds after which another may continue the store of an actor that says nothing
 _IDENTITY, _INBOXES = "_shared/identity", "_shared/inboxes.json"
 _DIGITS = 32  # of an identity
@@ -240,7 +241,7 @@ class NodeStore:
 
         It is the client's own until it releases it, its node is gone, or it has said nothing for an hour.
         """
-        options = ray.get(client.options)  # which may take long
+        options = ray.get(client.options, timeout=_FETCHING)
         with self._inbox_lock:
             now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
@@ -294,7 +295,6 @@ class NodeStore:
         """Close a client's store; another one may continue it."""
         with self._inbox_lock:
             self._close_inbox(client.id)
-            self._heard.pop(client.id, None)
             owners = self._owners().items()
             self._set_owners({name: ("", "", held[2]) if held[0] == client.id else held for name, held in owners})
 
@@ -311,6 +311,7 @@ class NodeStore:
         file = self._directory.path / _INBOXES
         _write(file.with_suffix(".tmp"), json.dumps(dict(owners)))
         file.with_suffix(".tmp").replace(file)
+        self._heard = {owner: self._heard[owner] for owner, *_ in owners.values() if owner in self._heard}
 
     # Keeping
 

@@ -24,6 +24,7 @@ _MOST = 512  # steps that may be added, or sampled, before the actor is told
 _TOLD_EVERY = 0.2  # seconds after which it is told in any case
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two questions of one who waits
 _PATIENCE = 60.0  # seconds in which the actor answers, also where Ray has to start it again
+_SILENT = 3600.0  # seconds after which one who samples has no entry of its own, as there may be any number in a run
 
 
 @ray.remote
@@ -33,6 +34,7 @@ class Rate:
     def __init__(self, settings: SampleToInsertRatio) -> None:
         self._settings = settings
         self._counts: dict[str, dict[str, tuple[int, int, float]]] = {"add": {}, "sample": {}}  # by whom: at first, now, when
+        self._gone = 0  # samples of those that have no entry any more
 
     def settings(self) -> SampleToInsertRatio:
         """Return what is held."""
@@ -45,6 +47,10 @@ class Rate:
         """
         counts, now = self._counts[side], time.monotonic()
         counts[who] = counts.get(who, (count,))[0], count, now
+        if side == "sample":
+            for silent in [one for one, (*_, at) in counts.items() if now - at > _SILENT]:
+                first, last, _ = counts.pop(silent)
+                self._gone += last - first
         state = self._state(stored)
         if not state[f"may_{side}"]:
             return 0, state
@@ -59,7 +65,7 @@ class Rate:
         asked, added = self._settings, sum(now for _, now, _ in self._counts["add"].values())
         new = added - sum(first for first, _, _ in self._counts["add"].values())
         inserts = new - max(0, min(new, asked.min_size - (added - new)))  # the first min_size do not count
-        samples = sum(now - first for first, now, _ in self._counts["sample"].values())
+        samples = self._gone + sum(now - first for first, now, _ in self._counts["sample"].values())
         surplus = asked.ratio * inserts - samples
         return {
             "asked": asked.ratio,
