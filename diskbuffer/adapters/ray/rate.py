@@ -24,7 +24,7 @@ _MOST = 512  # steps that may be added, or sampled, before the actor is told
 _TOLD_EVERY = 0.2  # seconds after which it is told in any case
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two questions of one who waits
 _PATIENCE = 60.0  # seconds in which the actor answers, also where Ray has to start it again
-_SILENT = 3600.0  # seconds after which one who samples has no entry of its own, as there may be any number in a run
+_SILENT = 3600.0  # seconds after which one who samples has no entry any more, as there may be any number in a run
 
 
 @ray.remote
@@ -33,8 +33,8 @@ class Rate:
 
     def __init__(self, settings: SampleToInsertRatio) -> None:
         self._settings = settings
-        self._counts: dict[str, dict[str, tuple[int, int, float]]] = {"add": {}, "sample": {}}  # by whom: at first, now, when
-        self._gone = 0  # samples of those that have no entry any more
+        self._counts: dict[str, dict[str, tuple[int, float]]] = {"add": {}, "sample": {}}  # by whom: what was told last, when
+        self._new = {"add": 0, "sample": 0}  # since each was first told
 
     def settings(self) -> SampleToInsertRatio:
         """Return what is held."""
@@ -46,26 +46,25 @@ class Rate:
         `side` is "add" or "sample", `stored` the steps that the caller sees in the cluster.
         """
         counts, now = self._counts[side], time.monotonic()
-        counts[who] = counts.get(who, (count,))[0], count, now
+        self._new[side] += count - counts.get(who, (count,))[0]
+        counts[who] = count, now
         if side == "sample":
-            for silent in [one for one, (*_, at) in counts.items() if now - at > _SILENT]:
-                first, last, _ = counts.pop(silent)
-                self._gone += last - first
+            for silent in [one for one, (_, at) in counts.items() if now - at > _SILENT]:
+                del counts[silent]
         state = self._state(stored)
         if not state[f"may_{side}"]:
             return 0, state
         room = state["surplus"] + state["error_buffer"]
         if side == "add":
             room = (state["error_buffer"] - state["surplus"]) / state["asked"] + max(0, state["min_size"] - state["added"])
-        active = sum(now - at < 5 * _TOLD_EVERY for *_, at in counts.values())
+        active = sum(now - at < 5 * _TOLD_EVERY for _, at in counts.values())
         return min(_MOST, max(1, int(room / (2 * active)))), state  # so that all together pass the bound by a call each at most
 
     def _state(self, stored: int) -> dict[str, Any]:
         """Return where things stand, under the names of `Limiter.state`."""
-        asked, added = self._settings, sum(now for _, now, _ in self._counts["add"].values())
-        new = added - sum(first for first, _, _ in self._counts["add"].values())
+        asked, added = self._settings, sum(count for count, _ in self._counts["add"].values())
+        new, samples = self._new["add"], self._new["sample"]
         inserts = new - max(0, min(new, asked.min_size - (added - new)))  # the first min_size do not count
-        samples = self._gone + sum(now - first for first, now, _ in self._counts["sample"].values())
         surplus = asked.ratio * inserts - samples
         return {
             "asked": asked.ratio,
