@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --max-worker
 
 INTEROP := dreamer lerobot webdataset zarr2
 
-.PHONY: demo test native nightly coverage sanitize check bench soak interop docs dist clean
+.PHONY: demo test native nightly newest coverage sanitize check bench soak interop docs dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -35,6 +35,13 @@ test: $(VENV)/test
 # What takes longer: trainings, whole examples, and more of what is tried at random, with other random numbers in each run.
 nightly: $(VENV)/test
 	$(PYTEST) --nightly
+
+# Adapters, with the newest releases of their libraries, whatever constraints.txt and the extras say. With VENV=.venv-newest, `.venv` keeps
+# those that are pinned.
+newest: $(VENV)/test
+	$(BIN)/python -m pip install --quiet --upgrade torchrl tensordict ray stable-baselines3 sb3-contrib
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps tianshou
+	$(PYTEST) tests/adapters
 
 # The tests of `test`, one after the other.
 coverage: $(VENV)/test

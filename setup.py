@@ -1,6 +1,7 @@
-"""Build the native code: C++17 kernels in one static library, and modules of Cython that bind them."""
+"""Build the native code: C++17 kernels in one static library, and modules of Cython that bind them. Name the repository."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -8,12 +9,15 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+OWNER = "diskbuffer"  # of the repository: no other file has its address
+REPOSITORY = f"https://github.com/{OWNER}/diskbuffer"
 NATIVE = Path("diskbuffer/native")
 SOURCES = runpy.run_path(str(NATIVE / "sources.py"))  # the package cannot be imported before it is built
 sources = SOURCES["native_sources"](NATIVE)
@@ -32,6 +36,17 @@ module = module_from_spec(spec)
 spec.loader.exec_module(module)
 print(module.SOURCES)
 """
+
+
+def readme() -> str:
+    """Return the README as package indexes show it: links lead to the repository, as it is at the release's tag."""
+    tag = f"v{runpy.run_path('diskbuffer/version.py')['__version__']}"
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link[1].startswith("!") else "blob"  # a picture, or a page
+        return f"{link[1]}({urljoin(f'{REPOSITORY}/{kind}/{tag}/README.md', link[2])})"
+
+    return re.sub(r"(!?\[[^]]*\])\(([^)\s]+)\)", absolute, Path("README.md").read_text(encoding="utf-8"))
 
 
 def loading_error(directory: Path) -> str:
@@ -105,6 +120,14 @@ def extension(module: Path) -> Any:
 
 
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    project_urls={
+        "Repository": REPOSITORY,
+        "Documentation": f"https://{OWNER}.github.io/diskbuffer",
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    },
     ext_modules=[extension(module) for module in sorted(NATIVE.glob("*.pyx"))],
     cmdclass={"build_ext": BuildNative},
     options={"build_ext": {"parallel": 2}},

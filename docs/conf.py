@@ -14,7 +14,7 @@ from notebook import write_notebook
 from diskbuffer.version import __version__
 
 project = "diskbuffer"
-author = "the diskbuffer authors"
+author = "The diskbuffer authors"
 project_copyright = author
 version = release = __version__
 

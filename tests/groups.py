@@ -14,6 +14,7 @@ _GROUPS = {
     "tests/adapters/test_t*.py": "torchrl",
     "tests/formats/*": "formats",
     "tests/inspect/page/*": "page",
+    "tests/test_dist.py": "dist",  # one environment of gigabytes at a time
 }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
+ROOT = Path(__file__).parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
 BESIDE = ("pip", "setuptools", "cython", "numpy", "tianshou")  # that the Makefile installs without an extra
 
 
@@ -43,3 +46,16 @@ def test_all_that_is_installed_is_pinned() -> None:
     pins = pinned()
     other = {name: version for name, version in installed().items() if pins.get(name) != version}
     assert not other, f"constraints.txt does not have these as they are installed: {other}"
+
+
+def test_the_docs_have_the_versions_that_are_pinned_and_the_bounds_of_the_extras() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d.]+) \| `([^`]+)`", (ROOT / "docs" / "adapters.md").read_text(), re.MULTILINE)
+    assert {name for name, _, _ in rows} == {"torchrl", "tensordict", "tianshou", "ray", "stable-baselines3"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    allowed = [each for extra in extras.values() for each in extra if not each.startswith("diskbuffer")]
+    for name, version, requirement in rows:
+        assert pinned()[name] == version
+        assert requirement in allowed
+        assert "<" in requirement
+        assert {canonicalize_name(Requirement(each).name) for each in allowed if "<" not in each}.isdisjoint({name})
+        assert version in Requirement(requirement).specifier

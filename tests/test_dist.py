@@ -1,53 +1,57 @@
-"""The wheel, and the sdist it is built from, install in an empty environment and work there, away from the checkout."""
+"""The sdist has what the project has; it, and wheels that are built from it, install in empty environments and work there."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import venv
+import tempfile
+import tomllib
 import zipfile
+from collections.abc import Iterator
+from email.parser import BytesParser
 from pathlib import Path
 
-import numpy
 import pytest
 
 from tests.support.experience import Experience, Feeder
 
 ROOT = Path(__file__).parents[1]
-USE = """
-import diskbuffer as db, numpy as np, sys
+VERSIONS = ("3.11", "3.12", "3.13")
+MADE = ("diskbuffer/native/old.so", "docs/_build/index.html", "bench/new.json", "bench/.cache/data", "soak/results.json")
+TRAIN = """
+import sys
 from importlib.metadata import entry_points
 from importlib.resources import files
+from stable_baselines3 import DQN
+from diskbuffer.adapters.sb3 import DiskReplayBuffer
 assert files("diskbuffer.inspect.page").joinpath("static/uplot/uPlot.iife.min.js").is_file()
-assert db.__file__.startswith(sys.prefix), db.__file__
 assert "diskbuffer.webp" in entry_points(group="zarr.codecs").names
-with db.ReplayBuffer("store", columns={"obs": db.Column((3,), "float32")}) as buffer:
-    buffer.extend(obs=np.zeros((11, 3), np.float32), reward=np.ones(10))
-    assert buffer.sample(4)["obs"].shape == (4, 3)
+buffer = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": "runs/dqn"}}
+model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10_000, device="cpu", **buffer).learn(1_000)
+assert model.replay_buffer.size() == 1_000
 """
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
-
-
 READ = """
 import importlib, pkgutil, sys
 import diskbuffer.native
 from diskbuffer.plugin import Reader
-assert diskbuffer.native.__file__.startswith(sys.prefix), diskbuffer.native.__file__
 for module in pkgutil.iter_modules(diskbuffer.native.__path__):
     importlib.import_module(f"diskbuffer.native.{module.name}")
 reader = Reader("store")
 episodes = reader.episodes()
+assert "torch" not in sys.modules
 print(len(episodes), int(episodes.length.sum()), float(reader.read("reward", episodes.episode).sum()))
 """
-BUILD = ("build", "setuptools", "Cython", "numpy")
-DEPENDENCIES = ("numpy", "zarr", "numcodecs", "google-crc32c")  # but for PyTorch, which reading does without
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TMPDIR": str(cwd)}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
 
 
 def interpreter(version: str) -> str | None:
@@ -66,59 +70,99 @@ def files() -> list[str]:
     return run("git", "ls-files", cwd=ROOT).splitlines()
 
 
-def build(python: str | Path, files: list[str], directory: Path) -> tuple[Path, Path]:
-    """Build the sdist from nothing but what belongs to the project, and the wheel from it; return both."""
-    checkout = directory / "checkout"
-    for file in files:
-        if file.startswith(("diskbuffer/", "README", "LICENSE", "pyproject", "CHANGELOG", "setup.py", "MANIFEST.in")):
-            (checkout / file).parent.mkdir(parents=True, exist_ok=True)
-            (checkout / file).write_bytes((ROOT / file).read_bytes())
-    run(python, "-m", "build", "--no-isolation", "--outdir", directory / "dist", checkout, cwd=directory)
-    (wheel,), (sdist,) = (directory / "dist").glob("*.whl"), (directory / "dist").glob("*.tar.gz")
-    return wheel, sdist
+@pytest.fixture(scope="module")
+def sdist(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist of a checkout that has what belongs to the project, and some of what is made there."""
+    directory = tmp_path_factory.mktemp("sdist")
+    for file in [*files, *MADE]:
+        (directory / "checkout" / file).parent.mkdir(parents=True, exist_ok=True)
+        (directory / "checkout" / file).write_bytes(b"" if file in MADE else (ROOT / file).read_bytes())
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", directory, "checkout", cwd=directory)
+    (built,) = directory.glob("*.tar.gz")
+    return built
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A directory for gigabytes: other tests have theirs in memory."""
+    with tempfile.TemporaryDirectory(prefix="diskbuffer-", dir="/var/tmp") as directory:
+        yield Path(directory)
 
 
 @pytest.mark.nightly
-def test_the_wheel_installs_and_works_away_from_the_checkout(files: list[str], tmp_path: Path) -> None:
-    wheel, sdist = build(sys.executable, files, tmp_path)
+def test_the_sdist_has_all_files_of_the_project_and_no_others(files: list[str], sdist: Path) -> None:
+    with tarfile.open(sdist) as tar:
+        packed = {member.name.partition("/")[2] for member in tar.getmembers() if member.isfile()}
+    made = {"PKG-INFO", "setup.cfg", *(name for name in packed if name.startswith("diskbuffer.egg-info/"))}
+    assert packed - made == {file for file in files if file not in (".gitignore", ".ci/run")}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_works_in_an_empty_environment_without_a_checkout(
+    version: str, files: list[str], sdist: Path, on_disk: Path, experience: type[Experience]
+) -> None:
+    """The last version gets the sdist, and the others the wheel that is built from it."""
+    if (base := interpreter(version)) is None:
+        pytest.skip(f"Python {version} is not there")
+    run(base, "-m", "venv", "--without-pip", "user", cwd=on_disk)
+    user = on_disk / "user" / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", user / "python", "--disable-pip-version-check", "--quiet")
+    pinned = ("--constraint", ROOT / "constraints.txt")
+    package = sdist
+    if version != VERSIONS[-1]:
+        run(*pip, "wheel", "--no-deps", sdist, cwd=on_disk)
+        (package,) = on_disk.glob("*.whl")
+        check_contents(package, files)
+    run(*pip, "install", *pinned, f"{package}[sb3,cli]", cwd=on_disk)
+
+    run(user / "python", "-P", ROOT / "tests" / "readme.py", cwd=on_disk)
+    assert "2,000" in run(user / "diskbuffer", "info", "runs/cartpole", cwd=on_disk)
+    run(user / "python", "-c", TRAIN, cwd=on_disk)
+    with experience(2).open(on_disk / "store", 300) as buffer:
+        Feeder(experience(2), buffer).add(60)
+        rewards = float(buffer.at(buffer.episodes.id)["reward"].sum())
+        found = [len(buffer.episodes), len(buffer), rewards]
+    assert [float(word) for word in run(user / "python", "-c", READ, cwd=on_disk).split()] == pytest.approx(found)
+
+
+def check_contents(wheel: Path, files: list[str]) -> None:
+    """Assert that a wheel has the package, its native code, both licences, and a page whose links lead somewhere."""
     with zipfile.ZipFile(wheel) as inside:
-        packed = {name for name in inside.namelist() if name.startswith("diskbuffer/")}
+        names = set(inside.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        page = BytesParser().parsebytes(inside.read(metadata))
+    packed = {name for name in names if name.startswith("diskbuffer/")}
     own = {file for file in files if file.startswith("diskbuffer/")}
     sources = {file for file in own if file.endswith((".pyx", ".pxd", ".hpp", ".cpp"))}
     built = {name for name in packed if name.endswith(".so")}
     assert {name.partition(".")[0] for name in built} == {name.removesuffix(".pyx") for name in sources if name.endswith(".pyx")}
     assert packed - built == own - sources  # modules, py.typed, the page's files and its licences; nothing else
-    with tarfile.open(sdist) as tar:
-        assert own <= {name.partition("/")[2] for name in tar.getnames()}
+    licences = {"LICENSE", "diskbuffer/inspect/page/static/uplot/LICENSE"}
+    assert licences == set(page.get_all("License-File", []))
+    assert {f"{Path(metadata).parent}/licenses/{licence}" for licence in licences} <= names
 
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    (site / "dependencies.pth").write_text(str(Path(numpy.__file__).parents[1]))  # those of the tests; ours comes first
-    run(python, "-c", USE, cwd=tmp_path)
-    assert "store" in run(tmp_path / "venv" / "bin" / "diskbuffer", "info", "store", cwd=tmp_path)
+    repository = dict(url.split(", ") for url in page.get_all("Project-URL", []))["Repository"]
+    link_to = re.compile(r"(!?)\[[^]]*\]\(([^)]*)\)")
+    here, shown = (ROOT / "README.md").read_text(), page.get_payload(decode=True).decode()
+    assert [link for _, link in link_to.findall(shown)] == [
+        link if "://" in link else f"{repository}/{'raw' if picture else 'blob'}/v{page['Version']}/{link}"
+        for picture, link in link_to.findall(here)
+    ]
+    assert link_to.split(here)[::3] == link_to.split(shown)[::3]  # all else
 
 
-@pytest.mark.nightly
-@pytest.mark.limit(400)
-@pytest.mark.parametrize("version", ["3.11", "3.13"])
-def test_a_wheel_for_another_python_reads_stores_in_an_empty_environment(
-    version: str, files: list[str], tmp_path: Path, experience: type[Experience]
-) -> None:
-    if (python := interpreter(version)) is None:
-        pytest.skip(f"Python {version} is not there")
-    if python == sys.executable:
-        pytest.skip("that of the tests: see above")
-    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt")
-    for name, packages in (("builder", BUILD), ("user", DEPENDENCIES)):
-        run(python, "-m", "venv", name, cwd=tmp_path)
-        run(tmp_path / name / "bin" / "python", *pip, *packages, cwd=tmp_path)
-    wheel, _ = build(tmp_path / "builder" / "bin" / "python", files, tmp_path)
-    user = tmp_path / "user" / "bin" / "python"
-    run(user, *pip, "--no-deps", wheel, cwd=tmp_path)
-    with experience(2).open(tmp_path / "store", 300) as buffer:
-        Feeder(experience(2), buffer).add(60)
-        rewards = float(buffer.at(buffer.episodes.id)["reward"].sum())
-        found = [len(buffer.episodes), len(buffer), rewards]
-    assert [float(word) for word in run(user, "-c", READ, cwd=tmp_path).split()] == pytest.approx(found)
+def test_one_file_has_the_address_of_the_repository(files: list[str]) -> None:
+    (owner,) = re.findall(r'^OWNER = "([\w-]+)"', (ROOT / "setup.py").read_text(), re.MULTILINE)
+    address = re.compile(rf"github\.com[/:]{owner}\b|\b{owner}\.github\.io".encode())
+    assert [file for file in files if address.search((ROOT / file).read_bytes())] == []  # setup.py makes it of OWNER
+
+
+def test_a_version_of_python_is_built_tested_and_named_or_none_of_these() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tests = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    python = "Programming Language :: Python :: "
+    assert settings["tool"]["cibuildwheel"]["build"] == [f"cp{version.replace('.', '')}-*" for version in VERSIONS]
+    assert [each.removeprefix(python) for each in settings["project"]["classifiers"] if each.startswith(python)] == list(VERSIONS)
+    assert [re.findall(r'"([\d.]+)"', row) for row in re.findall(r"python: (\[.*\])", tests)] == [list(VERSIONS)]
+    assert sorted(re.findall(r"^ +(3\.\d+)$", tests, re.MULTILINE)) == list(VERSIONS)

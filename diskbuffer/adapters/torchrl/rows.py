@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from tensordict import TensorDict
-from tensordict._td import _TensorDictKeysView
 
 from diskbuffer.adapters.torchrl.entries import as_tuple
 from diskbuffer.errors import InputError
@@ -55,7 +54,15 @@ class Rows(TensorDict):  # type: ignore[misc]
 
     def keys(self, include_nested: bool = False, leaves_only: bool = False, is_leaf: Any = None, *, sort: bool = False) -> Any:
         """Return the keys; none of the entries is read for them."""
-        return _Keys(self, include_nested, leaves_only, is_leaf, sort)
+        if not (include_nested or leaves_only or is_leaf):
+            return super().keys(sort=sort)
+        return self._outline().keys(include_nested, leaves_only, is_leaf, sort=sort)
+
+    def _outline(self) -> TensorDict:
+        """Return the same keys; a value that was not read is an empty tensor, of which keys look at the type alone."""
+        values = {key: dict.__getitem__(self._tensordict, key) for key in self._tensordict}
+        outlines = {key: value._outline() for key, value in values.items() if isinstance(value, Rows)}
+        return TensorDict(values | outlines | {key: _A_TENSOR for key, value in values.items() if isinstance(value, Later)}, [])
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Return what is left, read; what is excluded is not."""
@@ -86,17 +93,6 @@ class Span(Rows):
 for _name in (*_OPERATORS, *dir(TensorDict)):
     if _name in _OPERATORS or (_name.endswith("_") and not _name.startswith("_") and _name not in _HARMLESS):
         setattr(Span, _name, Span._refuse)
-
-
-class _Keys(_TensorDictKeysView):  # type: ignore[misc]
-    def _items(self, rows: Any = None) -> Iterator[tuple[str, Any]]:
-        rows = self.tensordict if rows is None else rows
-        if not isinstance(rows, Rows):
-            yield from super()._items(rows)
-            return
-        for key in rows._tensordict:
-            value = dict.__getitem__(rows._tensordict, key)
-            yield key, _A_TENSOR if isinstance(value, Later) else value  # of which the type alone is looked at
 
 
 class _Lazy(dict[str, Any]):

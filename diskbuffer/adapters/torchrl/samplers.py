@@ -59,7 +59,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             info["next", "done"] = truncated | terminated
         if storage.ndim == 1:
             return torch.from_numpy(places), info
-        shape = tuple(storage._total_shape[1:])
+        shape = storage.stored.ring.lanes
         lanes = np.unravel_index(steps.ravel() % math.prod(shape), shape)
         return (torch.from_numpy(places), *map(torch.from_numpy, lanes)), info
 

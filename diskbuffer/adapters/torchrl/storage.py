@@ -90,8 +90,6 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     ) -> None:
         self.ndim, self.device = integer("ndim", ndim), torch.device(device)
         Storage.__init__(self, integer("max_size", max_size))  # not TensorStorage's, which wants a tensor
-        self._last_cursor: Any = None
-        self._compilable = False
         self._has_told = False  # what is slow
         self._is_started_copy = False  # in a process that was given this when it was started
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else path
@@ -196,8 +194,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _warn_of_slow_use(self) -> None:
         """Warn, once, where TorchRL's own sampler of slices is used."""
         for buffer in () if self._has_told else self._attached_entities:
-            sampler: Any = getattr(buffer, "_sampler", None)
-            if type(sampler) is SliceSampler and not (sampler.fragmented or sampler._cache):
+            sampler: Any = getattr(buffer, "sampler", None)
+            if type(sampler) is SliceSampler and not (sampler.fragmented or sampler.cache_values):
                 self._has_told = True
                 warnings.warn(
                     "TorchRL's SliceSampler looks at every step of the storage to find the trajectories, for each batch after "
@@ -244,12 +242,12 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def checkpointer(self, value: StorageCheckpointerBase | None) -> None:
         self._checkpointer = DiskCheckpointer() if value is None else value
         for buffer in self._attached_entities:  # this is set when a buffer has its writer
-            follow_ring(getattr(buffer, "_writer", None))
+            follow_ring(getattr(buffer, "writer", None))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
         self.flush()
-        return {"path": str(self.path), "len": self._len}
+        return {"path": str(self.path), "len": len(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the steps at the state's path, as they are now; they are copied where that is another one.
