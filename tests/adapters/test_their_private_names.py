@@ -25,10 +25,10 @@ def listed(*libraries: str) -> set[str]:
 
 
 def names_of(*classes: type) -> set[str]:
-    """Return the names that classes, and what they derive from, define, or give to their instances."""
-    each = {base for one in classes for base in one.__mro__ if base.__module__ != "builtins"}
-    given = {name for base in each for name in re.findall(r"\bself\.(_\w+)", inspect.getsource(base))}
-    return given | {name for base in each for name in vars(base)}
+    """Return the names that classes, and what they derive from, define, or use in their methods."""
+    members = [member for one in classes for base in one.__mro__ for member in vars(base).items()]
+    methods = [inspect.unwrap(value) for _, value in members if inspect.isfunction(value)]
+    return {name for name, _ in members} | {name for method in methods for name in method.__code__.co_names}
 
 
 def torchrl_names() -> set[str]:
