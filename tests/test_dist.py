@@ -144,7 +144,9 @@ def check_contents(wheel: Path, files: list[str]) -> None:
 
     repository = dict(url.split(", ") for url in page.get_all("Project-URL", []))["Repository"]
     link_to = re.compile(r"(!?)\[[^]]*\]\(([^)]*)\)")
-    here, shown = (ROOT / "README.md").read_text(), page.get_payload(decode=True).decode()
+    here, body = (ROOT / "README.md").read_text(), page.get_payload(decode=True)
+    assert isinstance(body, bytes)
+    shown = body.decode()
     assert [link for _, link in link_to.findall(shown)] == [
         link if "://" in link else f"{repository}/{'raw' if picture else 'blob'}/v{page['Version']}/{link}"
         for picture, link in link_to.findall(here)
