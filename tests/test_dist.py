@@ -114,7 +114,7 @@ def test_it_works_in_an_empty_environment_without_a_checkout(
         run(*pip, "wheel", "--no-deps", sdist, cwd=on_disk)
         (package,) = on_disk.glob("*.whl")
         check_contents(package, files)
-    run(*pip, "install", *pinned, f"{package}[sb3,cli]", cwd=on_disk)
+    run(*pip, "install", "--no-compile", *pinned, f"{package}[sb3,cli]", cwd=on_disk)
 
     run(user / "python", "-P", ROOT / "tests" / "readme.py", cwd=on_disk)
     assert "2,000" in run(user / "diskbuffer", "info", "runs/cartpole", cwd=on_disk)
