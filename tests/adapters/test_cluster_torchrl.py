@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import diskbuffer as db
+from tests.adapters.clusters import PATIENCE
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 tensordict = pytest.importorskip("tensordict", reason="needs TorchRL: pip install 'diskbuffer[torchrl]'")
@@ -21,7 +22,7 @@ from diskbuffer.adapters.ray.torchrl import CollectorBuffer  # noqa: E402
 COLUMNS = {"obs/vector": db.Column((2,), "int64"), "action": db.Column((), "int64")}
 KEYS: dict[str, Any] = {"obs/vector": ("agent", "seen"), "action": "action"}
 ENVS, STEPS = 2, 6
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]  # Ray's own
 
 
 def collected(who: int, first: int) -> Any:
@@ -46,7 +47,7 @@ class Collector:
 
 
 def test_collectors_write_to_stores_that_the_next_ones_continue(cluster: None, tmp_path: Path) -> None:
-    with ClusterBuffer(tmp_path / "all", columns=COLUMNS, patience=20.0, refresh_every=0.0) as stores:
+    with ClusterBuffer(tmp_path / "all", columns=COLUMNS, patience=PATIENCE, refresh_every=0.0) as stores:
         buffer = CollectorBuffer(stores, KEYS)
         assert buffer.write_count == 0
         start = ray.remote(num_cpus=0)(Collector).remote
@@ -77,7 +78,7 @@ def test_collectors_write_to_stores_that_the_next_ones_continue(cluster: None, t
 
 
 def test_batches_that_do_not_fit_are_refused(cluster: None, tmp_path: Path) -> None:
-    with ClusterBuffer(tmp_path / "all", columns=COLUMNS, patience=20.0) as stores:
+    with ClusterBuffer(tmp_path / "all", columns=COLUMNS, patience=PATIENCE) as stores:
         buffer = CollectorBuffer(stores, KEYS)
         with pytest.raises(db.InputError, match=r"found \(2, 3, 2\)"):
             buffer.extend(collected(0, 0).reshape(2, 3, 2))

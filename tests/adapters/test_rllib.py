@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from tests.adapters.clusters import PATIENCE
 from tests.amounts import examples
 
 pytest.importorskip("ray.rllib.env.single_agent_episode", reason="needs RLlib: see docs/adapters.md")
@@ -72,7 +73,7 @@ def ends(episodes: list[SingleAgentEpisode]) -> set[tuple[Any, ...]]:
 
 
 @given(seed=st.integers(0, 10**6), n_step=st.sampled_from([1, 3, (2, 3)]))
-@examples(3, 30)
+@examples(1, 30)
 def test_samples_are_those_of_rllibs_own_buffer(
     seed: int, n_step: int | tuple[int, int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
             DiskEpisodeReplayBuffer(2_000, path=path)
 
 
+@pytest.mark.nightly
 def test_episodes_that_were_evicted_are_told_from_those_that_are_there(tmp_path: Path) -> None:
     buffer, environments = DiskEpisodeReplayBuffer(500, path=tmp_path / "store"), Environments(np.random.default_rng(0), 2)
     begun = set[str]()
@@ -189,6 +191,7 @@ def test_an_episode_that_was_refused_and_comes_again_is_one_of_its_own(tmp_path:
     buffer.close()
 
 
+@pytest.mark.nightly
 def test_a_limiter_that_rllib_would_wait_for_for_ever_is_refused(cluster: None, tmp_path: Path) -> None:
     with ClusterBuffer(tmp_path / "all", limiter=db.SampleToInsertRatio(1)) as over:
         with pytest.raises(db.InputError, match="a limiter would wait for itself"):
@@ -196,10 +199,11 @@ def test_a_limiter_that_rllib_would_wait_for_for_ever_is_refused(cluster: None, 
         over.destroy()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["DiskEpisodeReplayBuffer", "DiskPrioritizedEpisodeReplayBuffer"])
 def test_dqn_trains_over_a_clusters_buffer(name: str, cluster: None, tmp_path: Path) -> None:
     of: dict[str, Any] = {"observation_space": spaces.Box(-np.inf, np.inf, (4,), np.float32), "action_space": spaces.Discrete(2)}
-    over = ClusterBuffer(tmp_path / "all", refresh_every=0.0, patience=20.0, **of)
+    over = ClusterBuffer(tmp_path / "all", refresh_every=0.0, patience=PATIENCE, **of)
     try:
         config = DQNConfig().environment("CartPole-v1").env_runners(num_env_runners=0).debugging(seed=0)
         config.training(

@@ -10,24 +10,23 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from operator import itemgetter
 from typing import Any, Self, cast
 
 import numpy as np
 import ray
 import torch
 from ray import cloudpickle
-from torch.utils._pytree import tree_map
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
-from diskbuffer.adapters.ray.inbox import Inbox
+from diskbuffer.adapters.ray.inbox import Inbox, open_inbox
 from diskbuffer.adapters.ray.node_store import Directory
 from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
-from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate
+from diskbuffer.adapters.ray.parts import by_number, joined, shares, weights_of_all
+from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate, tell_actor
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
 from diskbuffer.plugin import (
     Batch,
@@ -37,11 +36,9 @@ from diskbuffer.plugin import (
     device_of,
     integer,
     integer_or_none,
-    power,
     priorities_of,
     refuse_unknown,
     seconds_of,
-    step_ids,
     transform_of,
 )
 
@@ -151,7 +148,8 @@ class ClusterBuffer:
         if (held := self._how["limiter"]) is None:
             return None
         stored = self.__len__ if side == "sample" else self._stored  # a learner asks nodes; a writer's steps count in any case
-        return ClusterLimiter(start_rate(self.path, held), held, side, who, self.path, count, stored)
+        tell = partial(tell_actor, start_rate(self.path, held))
+        return ClusterLimiter(tell, held, side, who, self.path, count, stored)
 
     @cached_property
     def _here(self) -> Directory | None:
@@ -190,7 +188,7 @@ class ClusterBuffer:
             here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
             return here  # type: ignore[no-any-return]
         self._nodes.look()
-        inbox = Inbox(self._nodes, options, timeout)
+        inbox = open_inbox(self._nodes, options, timeout)
         inbox.limiter = self._limiter("add", inbox.name, inbox.added)
         return inbox
 
@@ -289,7 +287,7 @@ class ClusterBuffer:
                 reasons = "; ".join(f"{node.node_id[:8]}: {node.why}" for node in self._nodes.every() if not node.answers)
                 reasons = reasons or "a node with steps is not there; was the buffer destroyed?"
                 raise UnreachableError(f"no node gave steps for {longest:g} s: {reasons}")
-        return _joined(parts)
+        return joined(parts)
 
     def _draw(self, size: int, sampler: Sampler | None, dry: dict[Node, str]) -> list[Any]:
         """Return parts of a batch: all of it, or less where a node did not give its part.
@@ -315,11 +313,9 @@ class ClusterBuffer:
                 what = "step that fits the sampler" if any(node.last.steps for node in nodes) else "complete step"
                 raise EmptyBufferError([*dry.values(), f"the cluster holds no {what} yet; add some before sampling"][0])
             return []
-        shares = [size]
-        if len(weights) > 1:
-            with self._lock:
-                shares = self._random.multinomial(size, np.array(list(weights.values())) / sum(weights.values())).tolist()
-        asked, sent = dict(zip(weights, shares, strict=True)), by_priority or self._describe(sampler or self._uniform)
+        with self._lock:
+            asked = shares(size, weights, self._random)
+        sent = by_priority or self._describe(sampler or self._uniform)
         calls = [(node, node.handle.sample.remote(n, sent)) for node, n in asked.items() if n and node is not mine]
         parts = self._draw_here(here, mine, asked[mine], sampler, dry) if here and mine and asked.get(mine) else []
         drawn = list(self._nodes.collect(calls))
@@ -332,8 +328,7 @@ class ClusterBuffer:
                 continue
             batch = unpack(batch)
             if isinstance(sampler, Prioritized):  # weights are relative to the least likely step of all
-                ratio = min(least, answer.least) / answer.least if answer.least else 1.0
-                batch["weights"] = power(ratio * batch["weights"].astype(np.float64), sampler.beta).astype(np.float32)
+                batch["weights"] = weights_of_all(batch["weights"], answer.least, least, sampler.beta)
             parts.append(batch | {"node": np.full(len(batch["steps"]), node.last.number)})
         return parts
 
@@ -403,14 +398,10 @@ class ClusterBuffer:
 
     def _by_node(self, batch: Batch, values: Any) -> Iterator[tuple[Node | None, Any, Any]]:
         """Yield nodes, None where one does not answer, their steps, and the values of these."""
-        if not isinstance(batch, Mapping) or "node" not in batch:
-            raise InputError('the batch has no "node": give a batch as sample() returns it')
+        parts = by_number(batch, values)
         self._nodes.look()
-        numbers, steps = as_array("node", batch["node"]), step_ids(batch["steps"], of_sequences=True)
-        if values.shape[:1] != steps.shape[:1]:
-            raise InputError(f"expected a value for each of {len(steps)} samples, found shape {values.shape}")
-        for number in np.unique(numbers).tolist():
-            yield self._nodes.of(number), steps[numbers == number], values[numbers == number]
+        for number, steps, mine in parts:
+            yield self._nodes.of(number), steps, mine
 
     def flush(self) -> None:
         """Wait until priorities have arrived, and have nodes sync what learners wrote to their disks; writers sync steps.
@@ -482,21 +473,6 @@ class ClusterBuffer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _joined(parts: list[Any]) -> Batch:
-    """Return one batch of parts, whose values are tensors or arrays."""
-    if len(parts) == 1 and isinstance(parts[0]["node"], torch.Tensor):
-        return cast(Batch, parts[0])
-    parts = [tree_map(np.asarray, part) for part in parts]
-    every = {name: value for part in parts for name, value in part.items()}
-    for part in parts:  # a column that learners wrote on some nodes only is zeros on others, as it is within one
-        rows = len(part["steps"])
-        zeros = partial(tree_map, lambda value, rows=rows: np.zeros((rows, *value.shape[1:]), value.dtype))
-        part |= {name: zeros(every[name]) for name in every.keys() - part.keys()}
-    together = np.concatenate if len(parts) > 1 else itemgetter(0)
-    joined: Batch = tree_map(lambda *arrays: torch.from_numpy(together(arrays)), *parts)
-    return joined
 
 
 def _delivered(device: torch.device | None, transform: Transform | None, batch: Batch) -> Any:

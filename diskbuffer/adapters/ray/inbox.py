@@ -5,29 +5,40 @@ A step is in a file when `add` returns, and survives a kill of every process.
 
 from __future__ import annotations
 
-import contextlib
-import pickle
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import ray
 from torch.utils._pytree import tree_leaves
 
 from diskbuffer.adapters.ray.node_store import Client
-from diskbuffer.adapters.ray.nodes import Nodes, cause_of
+from diskbuffer.adapters.ray.nodes import Nodes
 from diskbuffer.adapters.ray.rate import ClusterLimiter
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, UnreachableError
 from diskbuffer.plugin import as_array, integer, seconds_of
 
 _LAST = 5.0  # seconds in which a node that did not answer before is told that a writer is closed
-_LOOK_EVERY = 1.0  # seconds in which a node may answer, before it is looked whether its disk is elsewhere
 
 
 class Inbox:
     """A store on another node's disk, with the methods of a `ReplayBuffer` that add.
+
+    Parameters
+    ----------
+    ask : callable
+        Calls a method of the `NodeStore`, and waits for `timeout` seconds: None where its process died at an `add`.
+    client : Client
+    options : dict or ray.ObjectRef of one
+        For the `ReplayBuffer`.
+    directory : int
+        The number of the node's directory.
+    has_resets : bool
+        Whether resets have rows of their own.
+    timeout : float
 
     Attributes
     ----------
@@ -40,23 +51,25 @@ class Inbox:
         Steps that the store has ever had.
     """
 
-    def __init__(self, nodes: Nodes, options: Mapping[str, Any], timeout: float) -> None:
-        if "env" in options:
-            raise InputError("this node has no disk, and an environment stays here: give n_envs= and autoreset= in place of env=")
-        self._nodes, self._timeout = nodes, seconds_of("timeout", timeout)
-        mode = options.get("autoreset") or ("disabled" if options.get("n_envs") in (None, 1) else "next_step")
-        self._has_resets, options = mode == "next_step", {**options, "autoreset": mode}
+    def __init__(
+        self, ask: Callable[..., Any], client: Client, options: Any, *, directory: int, has_resets: bool, timeout: float
+    ) -> None:
+        self._ask_node, self._client, self._options = ask, client, options
+        self._has_resets, self._timeout = has_resets, timeout
         self.limiter: ClusterLimiter | None = None
-        self._client = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id(), ray.put(options))
         self._closed, self._is_sure, self._lock = False, True, threading.Lock()
-        numbers = [node.last.number for node in nodes if node.answers]
-        if not numbers:
-            raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
-        self._number = numbers[int(self._client.id, 16) % len(numbers)]
         self._taken: list[int] | None = None  # as of `rows_taken`; None where an error came since
-        store, self._taken = self._ask("open_inbox", self._client)
-        self._client, self.name = self._client._replace(store=store), f"{self._number}/{store}"
+        store, self._taken = self._open()
+        self._client, self.name = client._replace(store=store), f"{directory}/{store}"
         self.n_envs, self.added = len(self._taken), _steps(self._taken)
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._ask_node(method, *arguments, timeout=self._timeout)
+
+    def _open(self) -> tuple[str, list[int]]:
+        """Return the name of the store, and how far its environments came; it is opened where the node's process is a new one."""
+        opened: tuple[str, list[int]] = self._ask("open_inbox", self._client, self._options)
+        return opened
 
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, **others: Any) -> int:
         """Add one step of every environment, as `ReplayBuffer.add`. A call takes some milliseconds: `extend` adds blocks.
@@ -98,7 +111,7 @@ class Inbox:
                 raise ClosedError("this writer was closed, or a call was not answered; make another one")
             if self.limiter is not None:
                 self.limiter.wait_to_add()
-            taken = self._taken or self._ask("open_inbox", self._client)[1]
+            taken = self._taken or self._open()[1]
             before, self._taken, self._is_sure = _steps(taken), None, False
             try:
                 self._taken = self._send(taken, env, given)
@@ -117,7 +130,7 @@ class Inbox:
         try:
             while (now := self._ask("add", self._client.id, before, env, values)) is None:
                 has_died = True
-                _, now = self._ask("open_inbox", self._client)
+                _, now = self._open()
                 if env is None:
                     is_done = all(b > a for a, b in zip(before, now, strict=True))
                 else:
@@ -133,38 +146,9 @@ class Inbox:
             raise UnreachableError(message) from error
         return now
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """Return what the store's node answers, wherever its disk is by now; None where its process died at an `add`."""
-        until, node, asked, ref = time.monotonic() + self._timeout, self._nodes.of(self._number), None, None
-        while True:
-            if node is not None and node is not asked:
-                if ref is not None and method == "add":
-                    return None
-                try:
-                    asked, ref = node, getattr(node.handle, method).remote(*arguments)
-                except (TypeError, pickle.PicklingError) as error:
-                    why = error.__cause__ or error  # as Ray's own message has many lines
-                    raise InputError(f"what was given cannot be sent to a node, as it cannot be pickled: {why}") from error
-            if ref is not None and ray.wait([ref], timeout=max(0.0, min(until - time.monotonic(), _LOOK_EVERY)))[0]:
-                try:
-                    return ray.get(ref)
-                except ray.exceptions.RayTaskError as error:
-                    raise cause_of(error) from None
-                except ray.exceptions.RayError:
-                    if method == "add":
-                        return None
-                    asked = ref = None
-            if time.monotonic() > until:
-                raise UnreachableError(f"the node that has this writer's store did not answer for {self._timeout:g} s")
-            if ref is None:
-                time.sleep(0.1)
-            with contextlib.suppress(DiskBufferError, ray.exceptions.RayTaskError):  # of other nodes, or questions
-                self._nodes.look()
-                node = self._nodes.of(self._number)
-
     def flush(self) -> None:
         """Sync to the disk."""
-        self._ask("sync_inbox", self._client)
+        self._ask("sync_inbox", self._client, self._options)
 
     def close(self) -> None:
         """Let another writer continue the store. Twice is fine."""
@@ -185,6 +169,20 @@ class Inbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def open_inbox(nodes: Nodes, options: Mapping[str, Any], timeout: float) -> Inbox:
+    """Open a store on a node that answers, for a client on this one; it continues one that nobody writes to, if there is one."""
+    if "env" in options:
+        raise InputError("this node has no disk, and an environment stays here: give n_envs= and autoreset= in place of env=")
+    mode = options.get("autoreset") or ("disabled" if options.get("n_envs") in (None, 1) else "next_step")
+    client, timeout = Client(uuid.uuid4().hex, ray.get_runtime_context().get_node_id()), seconds_of("timeout", timeout)
+    numbers = [node.last.number for node in nodes if node.answers]
+    if not numbers:
+        raise UnreachableError("no node with a disk answers; the buffer's stats() tells why")
+    number = numbers[int(client.id, 16) % len(numbers)]
+    there = ray.put({**options, "autoreset": mode})  # as only opening needs them, and spaces may be large
+    return Inbox(partial(nodes.ask, number), client, there, directory=number, has_resets=mode == "next_step", timeout=timeout)
 
 
 def _steps(taken: list[int]) -> int:

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,21 +39,16 @@ from diskbuffer.plugin import rows_taken, writers_of
 Int64 = npt.NDArray[np.int64]
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
 SAMPLERS = 64  # that are kept
-_FETCHING = 60.0  # seconds for the options of a client to come from its node
 _SILENT = 3600.0  # seconds after which another may continue the store of an actor that says nothing
 _IDENTITY, _INBOXES = "_shared/identity", "_shared/inboxes.json"
 _DIGITS = 32  # of an identity
 
 
 class Client(NamedTuple):
-    """An actor without a disk: an id that no other has, its node, and the name of its store.
-
-    `options` for its `ReplayBuffer` are in Ray's store of objects, as only opening fetches them, and spaces may be large.
-    """
+    """An actor without a disk: an id that no other has, its node, and the name of its store."""
 
     id: str
     node_id: str
-    options: Any
     store: str = ""
 
 
@@ -134,11 +129,19 @@ def _identity_of(directory: Path) -> str:
         draft.unlink()
 
 
-@ray.remote(max_concurrency=8, concurrency_groups={"inboxes": 8})
-class NodeStore:
-    """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk."""
+def alive_nodes() -> set[str]:
+    """Return the ids of all nodes that are alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
-    def __init__(self, path: str, refresh_every: float) -> None:
+
+class NodeStore:
+    """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk.
+
+    `Nodes` makes actors of this class. `alive` returns the ids of nodes whose clients may still call.
+    """
+
+    def __init__(self, path: str, refresh_every: float, alive: Callable[[], set[str]] = alive_nodes) -> None:
+        self._alive = alive
         try:
             self._found: Directory | Exception = Directory(path, refresh_every)
         except (DiskBufferError, OSError) as error:
@@ -236,12 +239,12 @@ class NodeStore:
     # Steps of actors without a disk: each has a store of its own, and what that has taken tells which of its calls have come
 
     @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
-    def open_inbox(self, client: Client) -> tuple[str, list[int]]:
+    def open_inbox(self, client: Client, options: Mapping[str, Any]) -> tuple[str, list[int]]:
         """Return the name of a client's store, and how far its environments came, as `rows_taken` of it.
 
-        It is the client's own until it releases it, its node is gone, or it has said nothing for an hour.
+        It is the client's own until it releases it, its node is gone, or it has said nothing for an hour. `options` are for its
+        `ReplayBuffer`.
         """
-        options = ray.get(client.options, timeout=_FETCHING)
         with self._inbox_lock:
             now = self._heard[client.id] = time.monotonic()
             if client.id not in self._inboxes:
@@ -250,7 +253,7 @@ class NodeStore:
                 mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
                 if client.store and client.store not in mine:
                     raise ClosedError("another writer continues this one's store, as its node was gone; make another one")
-                alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
+                alive = self._alive()
                 silent = {owner for owner, *_ in owners.values() if now - self._heard.setdefault(owner, now) > _SILENT}
                 free = [name for name, (owner, at, n) in owners.items() if n == envs and (at not in alive or owner in silent)]
                 name = [*mine, *free, f"inbox-{len(owners)}"][0]
@@ -283,9 +286,9 @@ class NodeStore:
             return rows_taken(buffer)
 
     @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
-    def sync_inbox(self, client: Client) -> None:
+    def sync_inbox(self, client: Client, options: Mapping[str, Any]) -> None:
         """Sync what a client's store has to the disk."""
-        self.open_inbox(client)
+        self.open_inbox(client, options)
         with self._inbox_lock:
             if (buffer := self._inboxes.get(client.id)) is not None:  # None, where another thread has closed it
                 buffer.flush()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import pickle
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,8 @@ ACTOR: dict[str, Any] = {  # options of all actors: other drivers find them, and
 _STARTING = 120.0  # seconds for actors to start, and to open their stores
 _FOREVER = 1e6  # seconds, for `ray.wait`, which takes no infinity
 _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
+_LOOK_EVERY = 1.0  # seconds in which a node may answer, before it is looked whether its disk is elsewhere
+_NodeStoreActor = ray.remote(max_concurrency=8, concurrency_groups={"inboxes": 8})(NodeStore)
 
 
 def cause_of(error: ray.exceptions.RayTaskError) -> Exception:
@@ -125,6 +129,38 @@ class Nodes:
         """Return the node that has a directory now, if it answers."""
         return next((node for node in self if node.last.number == number and node.answers), None)
 
+    def ask(self, number: int, method: str, *arguments: Any, timeout: float) -> Any:
+        """Return what the node that has a directory answers, wherever its disk is by now.
+
+        None where its process died at an `add`; an UnreachableError after `timeout` seconds.
+        """
+        until, node, asked, ref = time.monotonic() + timeout, self.of(number), None, None
+        while True:
+            if node is not None and node is not asked:
+                if ref is not None and method == "add":
+                    return None
+                try:
+                    asked, ref = node, getattr(node.handle, method).remote(*arguments)
+                except (TypeError, pickle.PicklingError) as error:
+                    why = error.__cause__ or error  # as Ray's own message has many lines
+                    raise InputError(f"what was given cannot be sent to a node, as it cannot be pickled: {why}") from error
+            if ref is not None and ray.wait([ref], timeout=max(0.0, min(until - time.monotonic(), _LOOK_EVERY)))[0]:
+                try:
+                    return ray.get(ref)
+                except ray.exceptions.RayTaskError as error:
+                    raise cause_of(error) from None
+                except ray.exceptions.RayError:
+                    if method == "add":
+                        return None
+                    asked = ref = None
+            if time.monotonic() > until:
+                raise UnreachableError(f"the node that has this writer's store did not answer for {timeout:g} s")
+            if ref is None:
+                time.sleep(0.1)
+            with contextlib.suppress(DiskBufferError, ray.exceptions.RayTaskError):  # of other nodes, or questions
+                self.look()
+                node = self.of(number)
+
     def look(self, sent: bytes | None = None, *, now: bool = False, wait: float | None = None) -> None:
         """Ask what nodes have: `now`, or where they told that, or a sampler's mass, `refresh_every` seconds ago.
 
@@ -203,7 +239,7 @@ class Nodes:
             except ValueError:
                 return None
         there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        options = NodeStore.options(name=name, num_cpus=0, scheduling_strategy=there, **ACTOR)  # type: ignore[attr-defined]
+        options = _NodeStoreActor.options(name=name, num_cpus=0, scheduling_strategy=there, **ACTOR)
         return options.remote(self._path, self._refresh_every)
 
     def destroy(self) -> None:

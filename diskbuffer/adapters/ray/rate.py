@@ -27,9 +27,11 @@ _PATIENCE = 60.0  # seconds in which the actor answers, also where Ray has to st
 _SILENT = 3600.0  # seconds after which one who samples has no entry any more, as there may be any number in a run
 
 
-@ray.remote
 class Rate:
-    """Count the steps that were added and sampled in a cluster, and tell who may go on, by the rule of `SampleToInsertRatio`."""
+    """Count the steps that were added and sampled in a cluster, and tell who may go on, by the rule of `SampleToInsertRatio`.
+
+    `start_rate` makes an actor of this class.
+    """
 
     def __init__(self, settings: SampleToInsertRatio) -> None:
         self._settings = settings
@@ -92,7 +94,7 @@ def held_ratio(path: str) -> SampleToInsertRatio | None:
 
 def start_rate(path: str, settings: SampleToInsertRatio) -> Any:
     """Start what counts for a directory, or find it; an InputError where it holds another ratio."""
-    rate = Rate.options(name=f"{path}:rate", num_cpus=0, **ACTOR).remote(settings)  # type: ignore[attr-defined]
+    rate = ray.remote(Rate).options(name=f"{path}:rate", num_cpus=0, **ACTOR).remote(settings)
     held = _get(rate.settings.remote())
     if held != settings:
         raise InputError(f"{path} is used with {held} already, and {settings} was asked for; destroy() ends that")
@@ -107,24 +109,41 @@ def _get(ref: Any) -> Any:
         raise UnreachableError(f"what counts samples and inserts does not answer ({reason}); make the buffer again") from None
 
 
+def tell_actor(rate: Any, *told: Any, wait: bool = True) -> tuple[int, dict[str, Any]] | None:
+    """Call `Rate.tell` of an actor, and `wait` for what it returns; without that, nothing is told where Ray has ended."""
+    if wait:
+        answer: tuple[int, dict[str, Any]] = _get(rate.tell.remote(*told))
+        return answer
+    if ray.is_initialized():
+        rate.tell.remote(*told)
+    return None
+
+
 class ClusterLimiter:
     """Have one writer, or one learner, wait for the other side; `ReplayBuffer` calls it as its own limiter.
 
-    `side` and `count` are as of `Rate.tell`, `who` is whom it counts, `where` what messages call the buffer, and `stored` returns
-    how many steps there are in the cluster.
+    `tell` calls `Rate.tell`, and `side` and `count` are as of that. `who` is whom it counts, `where` what messages call the
+    buffer, and `stored` returns how many steps there are in the cluster.
     """
 
     def __init__(
-        self, rate: Any, settings: SampleToInsertRatio, side: str, who: str, where: str, count: int, stored: Callable[[], int]
+        self,
+        tell: Callable[..., Any],
+        settings: SampleToInsertRatio,
+        side: str,
+        who: str,
+        where: str,
+        count: int,
+        stored: Callable[[], int],
     ) -> None:
-        self._rate, self._settings, self._side, self._who, self._where = rate, settings, side, who, where
+        self._tell, self._settings, self._side, self._who, self._where = tell, settings, side, who, where
         self._count, self._stored, self._lock = count, stored, threading.Lock()
         self._may, self._told, self._closed, self._waited = 0, -math.inf, False, 0.0
         self.state()
 
     def state(self) -> dict[str, Any]:
         """Return where things stand in the cluster; ``waited``, seconds, is of this process."""
-        may, state = _get(self._rate.tell.remote(self._side, self._who, self._count, self._stored()))
+        may, state = self._tell(self._side, self._who, self._count, self._stored())
         with self._lock:
             self._may, self._told = may, time.monotonic()
         return {**state, "waited": self._waited}
@@ -181,6 +200,5 @@ class ClusterLimiter:
     def close(self) -> None:
         """End waits, and tell the last count."""
         self._closed = True
-        if ray.is_initialized():
-            with contextlib.suppress(Exception):  # it was destroyed
-                self._rate.tell.remote(self._side, self._who, self._count, 0)
+        with contextlib.suppress(Exception):  # it was destroyed
+            self._tell(self._side, self._who, self._count, 0, wait=False)
