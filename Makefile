@@ -17,7 +17,9 @@ SANITIZERS := fuzz_codec
 SANITIZE := -O2 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 SECONDS ?= 10
 KERNELS := diskbuffer/native/kernels
-# Modules are compiled when they are first imported: compiling all would take longer than installing them.
+# Modules are compiled when a process first imports them, for all that come after it: compiling all would take longer than installing.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # A worker that died (of a test that hung, with the stacks of its threads printed) ends the run: xdist might wait for ever for its tests.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0

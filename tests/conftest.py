@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
+import gc
 import os
 import random
 import secrets
@@ -30,7 +30,6 @@ from tests.support.writers import Writers
 __all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
 
 _SEED = pytest.StashKey[int]()
-_STDERR = pytest.StashKey[Any]()
 _MEMORY = Path("/dev/shm")
 _NEEDED = 6 << 30  # bytes: several times what the tests have on the disk at once
 
@@ -57,11 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("tests", deadline=None, derandomize=not amounts.nightly, print_blob=True, phases=phases)
     hypothesis.settings.load_profile("tests")
     hypothesis.core.global_force_seed = seed if amounts.nightly else None
+    if not amounts.nightly:
+        os.environ["NUMBA_DISABLE_JIT"] = "1"  # Tianshou's functions take ten seconds to compile, and no time to run
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell without job control has what it starts with & ignore it,
         signal.signal(signal.SIGINT, signal.default_int_handler)  # and with it all that tests start and interrupt
-    config.stash[_STDERR] = os.fdopen(os.dup(2), "w")  # pytest takes the descriptor itself
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,14 +91,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group))
 
 
+def pytest_collection_finish() -> None:
+    """Have the collector of garbage pass by what was imported, which takes it half a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """Give a test marked ``limit(seconds)`` as long, and any of `nightly` ten minutes, in place of `faulthandler_timeout`."""
-    marker = item.get_closest_marker("limit")
-    if marker is not None or item.config.getoption("--nightly"):
-        (seconds,) = (600,) if marker is None else marker.args
-        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_STDERR])
-    return (yield)
+    """Fail a test that hangs, with its traceback; `faulthandler_timeout` ends the run where it does not come back to Python."""
+
+    seconds = amounts.amount(600, 1800)  # what takes so long hangs, however busy the machine is
+
+    def fail(*_: Any) -> None:
+        pytest.fail(f"the test took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
@@ -132,7 +146,7 @@ def any_seed(request: pytest.FixtureRequest) -> int:
     seed = zlib.crc32(f"{request.config.stash[_SEED]} {name}".encode())
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  what other libraries draw from
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # without a stack trace, as torch.manual_seed makes for devices
     return seed
 
 

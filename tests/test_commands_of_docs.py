@@ -184,6 +184,7 @@ def server() -> Iterator[S3Server]:
     server.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page, lines in PAGES.items() if lines])
 def test_the_commands_of_a_page_do_what_it_says(
     page: Path,
@@ -217,7 +218,6 @@ def test_the_commands_of_a_page_do_what_it_says(
 
 
 @pytest.mark.nightly
-@pytest.mark.limit(400)
 @pytest.mark.parametrize(
     "line", sorted({line for lines in PAGES.values() for line in lines if line.split()[1] in ALONE}), ids=lambda line: line
 )

@@ -98,7 +98,6 @@ def test_the_sdist_has_all_files_of_the_project_and_no_others(files: list[str], 
 
 
 @pytest.mark.nightly
-@pytest.mark.limit(1200)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_works_in_an_empty_environment_without_a_checkout(
     version: str, files: list[str], sdist: Path, on_disk: Path, experience: type[Experience]

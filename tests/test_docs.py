@@ -44,11 +44,11 @@ PAGES = [
 
 
 def pages() -> list[Any]:
-    """Return the pages with code; those that start processes, which takes long, are of the nightly set."""
+    """Return the pages with code; all but the tutorial are of the nightly set."""
     return [
-        pytest.param(page, marks=[pytest.mark.nightly] if "__main__" in "".join(code) else [], id=page.stem)
-        for page, code in ((page, code_of(page)) for page in PAGES)
-        if code
+        pytest.param(page, marks=[] if page.stem == "tutorial" else [pytest.mark.nightly], id=page.stem)
+        for page in PAGES
+        if code_of(page)
     ]
 
 
@@ -67,6 +67,7 @@ def test_the_code_of_a_page_runs(
                 exec(compile(code, page.name, "exec"), names)
 
 
+@pytest.mark.nightly
 def test_the_tutorial_runs_as_a_notebook(tmp_path: Path) -> None:
     import nbclient
     import nbformat
@@ -131,6 +132,7 @@ cut -d" " -f5 /proc/self/mountinfo | sort -u | while read -r place; do
 done
 cd /mnt/own
 as_nobody="setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all env -i PATH=$PATH PYTHONPATH=$root"
+as_nobody="$as_nobody PYTHONPYCACHEPREFIX=$PYTHONPYCACHEPREFIX"
 if ! $as_nobody test -r "$root/README.md" || ! $as_nobody "$python" -c "import torch, zarr"; then exit 77; fi
 if $as_nobody touch /tmp/x /var/tmp/x 2>/dev/null; then exit 77; fi
 exec $as_nobody "$python" - "$root/README.md" <<"END"
@@ -153,7 +155,6 @@ def test_the_readmes_examples_run_for_a_user_without_a_home_who_can_write_to_the
         ["unshare", "-m", "bash", "-c", IN_A_READ_ONLY_SYSTEM, "bash", str(ROOT.absolute()), sys.executable, sys.base_prefix],
         capture_output=True,
         text=True,
-        timeout=280,
     )
     if done.returncode == 77:
         pytest.skip("another user can write elsewhere, or cannot run this interpreter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ pytestmark = [
 
 def lerobot(path: Path, *arguments: str) -> None:
     """Run Python in LeRobot's environment."""
-    environment = {"HF_HOME": str(path / "home"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
+    environment = os.environ | {"HF_HOME": str(path / "home"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([PYTHON, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
