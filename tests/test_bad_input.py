@@ -79,19 +79,28 @@ def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
         yield buffer
 
 
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[db.ReplayBuffer]:
+    """A buffer that all tests of bad calls use, which goes on afterwards."""
+    with db.ReplayBuffer(tmp_path_factory.mktemp("used") / "store", **OPTIONS) as buffer:
+        for t in range(25):
+            buffer.add(**step(t))
+        yield buffer
+        episodes = len(buffer.episodes)
+        buffer.add(**step(25))
+        assert len(buffer) == 26
+        assert len(buffer.episodes) == episodes  # the running one went on
+        batch = buffer.at([buffer.episodes.start[-1] + 5])
+        assert batch["action"].item() == 25
+        np.testing.assert_array_equal(batch["obs"][0].numpy(), step(25)["obs"])
+
+
 @pytest.fixture
-def unchanged(buffer: db.ReplayBuffer) -> Iterator[None]:
-    """Whatever the test does, the buffer is as before afterwards, and goes on."""
-    before = everything(buffer)
-    yield
-    assert everything(buffer) == before
-    episodes = len(buffer.episodes)
-    buffer.add(**step(25))
-    assert len(buffer) == before["steps"] + 1
-    assert len(buffer.episodes) == episodes  # the running one went on
-    batch = buffer.at([buffer.episodes.start[-1] + 5])
-    assert batch["action"].item() == 25
-    np.testing.assert_array_equal(batch["obs"][0].numpy(), step(25)["obs"])
+def unchanged(used: db.ReplayBuffer) -> Iterator[db.ReplayBuffer]:
+    """A buffer that is as before afterwards, whatever the test does."""
+    before = everything(used)
+    yield used
+    assert everything(used) == before
 
 
 BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
@@ -136,20 +145,18 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_STEPS)
-def test_a_bad_step_is_refused_and_the_buffer_as_it_was(what: str, buffer: db.ReplayBuffer) -> None:
+def test_a_bad_step_is_refused_and_the_buffer_as_it_was(what: str, unchanged: db.ReplayBuffer) -> None:
     change, message = BAD_STEPS[what]
     with pytest.raises(db.InputError, match=message):
-        buffer.add(**step(25, **change))
+        unchanged.add(**step(25, **change))
 
 
-@pytest.mark.usefixtures("unchanged")
-def test_a_missing_column_is_named(buffer: db.ReplayBuffer) -> None:
+def test_a_missing_column_is_named(unchanged: db.ReplayBuffer) -> None:
     some = step(25)
     del some["masked"], some["small"]
     with pytest.raises(db.InputError, match="missing column 'small', 'masked'"):
-        buffer.add(**some)
+        unchanged.add(**some)
 
 
 N = 6
@@ -182,12 +189,11 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_ARRAYS)
-def test_bad_arrays_are_refused_and_the_buffer_as_it_was(what: str, buffer: db.ReplayBuffer) -> None:
+def test_bad_arrays_are_refused_and_the_buffer_as_it_was(what: str, unchanged: db.ReplayBuffer) -> None:
     change, message = BAD_ARRAYS[what]
     with pytest.raises(db.InputError, match=message):
-        buffer.extend(**steps(N, **change))
+        unchanged.extend(**steps(N, **change))
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
@@ -216,11 +222,10 @@ def test_a_wrong_number_of_environments_is_refused(
         assert world.check(buffer) == 20
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("envs", [1, -2, [0, 3], "all"])
-def test_cutting_off_an_environment_that_is_not_there_is_refused(envs: Any, buffer: db.ReplayBuffer) -> None:
+def test_cutting_off_an_environment_that_is_not_there_is_refused(envs: Any, unchanged: db.ReplayBuffer) -> None:
     with pytest.raises(db.InputError):
-        buffer.cut_off(envs)
+        unchanged.cut_off(envs)
 
 
 # Stacks
@@ -378,6 +383,7 @@ OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("mode", ["a", "r", "r+"])
 @pytest.mark.parametrize("what", OTHERS)
 def test_another_schema_is_refused_and_the_difference_shown(what: str, mode: str, tmp_path: Path) -> None:
@@ -536,6 +542,7 @@ def check_refused(path: Path, error: type[db.DiskBufferError], message: str) -> 
     assert contents(path) == before
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damaged_metadata_is_refused(what: str, pristine: Path, tmp_path: Path) -> None:
     damaged = DAMAGE[what](json.loads((pristine / "zarr.json").read_bytes()))
@@ -657,25 +664,23 @@ def test_an_empty_buffer_can_be_sampled_once_it_is_filled(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "8", None])
-@pytest.mark.usefixtures("unchanged")
-def test_a_bad_batch_size_is_refused(size: Any, buffer: db.ReplayBuffer) -> None:
+def test_a_bad_batch_size_is_refused(size: Any, unchanged: db.ReplayBuffer) -> None:
     with pytest.raises(db.InputError, match="batch_size"):
-        buffer.sample(size)
+        unchanged.sample(size)
     with pytest.raises(db.InputError, match="batch_size"):
-        buffer.loader(size)
+        unchanged.loader(size)
     with pytest.raises(db.InputError, match="prefetch"):
-        buffer.loader(8, prefetch=size or 0)
+        unchanged.loader(8, prefetch=size or 0)
     with pytest.raises(db.InputError, match="threads"):
-        buffer.loader(8, threads=0 if size is None else size)
+        unchanged.loader(8, threads=0 if size is None else size)
     with pytest.raises(db.InputError, match="length"):
-        buffer.at([0], length=0 if size is None else size)
+        unchanged.at([0], length=0 if size is None else size)
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("ids", [[10**9], [-1], [10], [0.0], [[0]], 0, ["a"], [2**70], None])
-def test_steps_that_are_not_there_are_refused(ids: Any, buffer: db.ReplayBuffer) -> None:
+def test_steps_that_are_not_there_are_refused(ids: Any, unchanged: db.ReplayBuffer) -> None:
     with pytest.raises(db.InputError, match="step"):  # 10 is the last row of the first episode, and no step
-        buffer.at(ids)
+        unchanged.at(ids)
 
 
 def test_a_sequence_that_reaches_beyond_its_episode_is_refused(buffer: db.ReplayBuffer) -> None:
@@ -719,14 +724,13 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_is_told_in_a_sentence(what: str, buffer: db.ReplayBuffer) -> None:
+def test_a_mistake_is_told_in_a_sentence(what: str, unchanged: db.ReplayBuffer) -> None:
     call, message = MISTAKES[what]
     with pytest.raises(db.InputError, match=message) as caught:
-        call(buffer)
+        call(unchanged)
     assert isinstance(caught.value, LookupError) == (what in ("no column", "an episode too many", "an episode of none"))
-    assert set(buffer.columns) == {*OPTIONS["columns"], "reward", "terminated", "truncated", "is_last", "row_checksum"}
+    assert set(unchanged.columns) == {*OPTIONS["columns"], "reward", "terminated", "truncated", "is_last", "row_checksum"}
 
 
 def test_what_is_not_there_is_looked_up_as_python_does(buffer: db.ReplayBuffer) -> None:
@@ -759,11 +763,10 @@ BAD_STATES: list[Any] = [
 ]
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("state", BAD_STATES)
-def test_a_state_that_is_none_is_refused(state: Any, buffer: db.ReplayBuffer) -> None:
+def test_a_state_that_is_none_is_refused(state: Any, unchanged: db.ReplayBuffer) -> None:
     with pytest.raises(db.InputError):
-        buffer.load_state_dict(state)
+        unchanged.load_state_dict(state)
 
 
 @pytest.mark.parametrize("seed", [-1, "x", 1.5])
@@ -819,6 +822,7 @@ def test_a_loader_of_a_closed_buffer_raises_and_does_not_hang(buffer: db.ReplayB
         next(iter(loader))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("call", WRITING)
 def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> None:
     buffer.close()
@@ -928,13 +932,13 @@ def test_tensors_that_require_grad_are_taken_for_their_values(tmp_path: Path) ->
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:99", "gpu", 1.5])
 @pytest.mark.parametrize("what", ["loader", "batches", "map"])
-def test_a_device_that_is_not_there_is_refused(what: str, device: Any, buffer: db.ReplayBuffer, unchanged: None) -> None:
+def test_a_device_that_is_not_there_is_refused(what: str, device: Any, unchanged: db.ReplayBuffer) -> None:
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     asked: dict[str, Any] = {
-        "loader": lambda size: buffer.loader(size, device=device),
-        "batches": lambda size: buffer.batches(size, device=device),
-        "map": lambda size: buffer.columns.map(lambda batch: batch["reward"], size, "mapped", progress=False, device=device),
+        "loader": lambda size: unchanged.loader(size, device=device),
+        "batches": lambda size: unchanged.batches(size, device=device),
+        "map": lambda size: unchanged.columns.map(lambda batch: batch["reward"], size, "mapped", progress=False, device=device),
     }
     with pytest.raises(db.InputError, match="device"):
         asked[what](4)

@@ -31,7 +31,7 @@ def actions(buffer: db.ReplayBuffer) -> list[int]:
     return [int(action) for action in buffer.at(buffer.steps())["action"]]
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("capacity", [None, 40])
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 50])
 def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp_path: Path) -> None:
@@ -69,6 +69,7 @@ def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp
             assert buffer.check(progress=False).ok
 
 
+@pytest.mark.nightly
 def test_rollouts_take_the_space_of_one(tmp_path: Path) -> None:
     with made(tmp_path / "store", segment_rows=64) as buffer:
         sizes = []
@@ -190,11 +191,11 @@ def test_a_capacity_can_be_changed_when_a_store_is_opened_again(each: bool, tmp_
             buffer.add(two, two, np.ones(2), two + 1, np.zeros(2, bool), np.zeros(2, bool))
 
     with made(tmp_path / "store", 200, segment_rows=8, n_envs=2, capacity_each=each, autoreset="disabled") as buffer:
-        step(buffer, 0, 300)
+        step(buffer, 0, 150)
     with pytest.raises(db.errors.SchemaError, match=r"capacity: stored 200, asked for 400(.|\n)*resize\(\)"):
         db.ReplayBuffer(tmp_path / "store", 400)
-    at = 300
-    for capacity, n in ((400, 400), (60, 0), (60, 100), (None, 500), (100, 0), (1000, 700), (16, 20)):
+    at = 150
+    for capacity, n in ((400, 250), (60, 0), (60, 50), (None, 120), (100, 0), (200, 150), (16, 20)):
         with db.ReplayBuffer(tmp_path / "store") as buffer:
             before = len(buffer)
             buffer.resize(capacity)

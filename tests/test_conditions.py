@@ -58,7 +58,7 @@ conditions = st.recursive(
 )
 
 
-@examples(150, 3000)
+@examples(50, 3000)
 @given(conditions, st.integers(0, 5))
 def test_a_condition_holds_where_python_says_so(text: str, seed: int) -> None:
     episodes = table(12, seed)

@@ -54,6 +54,7 @@ def play(env: Any, buffer: db.ReplayBuffer, steps: int) -> list[tuple[Any, Any]]
 # Stacks
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("padding", ["reset", "zero", "custom"])
 @pytest.mark.parametrize("keys", [(), ("a", "b")])
 def test_a_wrapper_that_stacks_frames_is_recognised(padding: str, keys: tuple[str, ...], tmp_path: Path) -> None:

@@ -140,23 +140,25 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all that is in a module but for what only a type checker sees."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            for other in child.orelse:
-                yield other
-                yield from at_run_time(other)
+@cache
+def at_run_time(name: str) -> list[ast.AST]:
+    """Return all that is in a module but for what only a type checker sees."""
+    found, left = list[ast.AST](), [*modules()[name].body]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            left += node.orelse
         else:
-            yield child
-            yield from at_run_time(child)
+            found.append(node)
+            left += ast.iter_child_nodes(node)  # type: ignore[arg-type]
+    return found
 
 
 @cache
 def imports(name: str, *, for_types: bool = False) -> frozenset[str]:
     """Return what a module imports, wherever in it: modules of ours by their names here, others by their full names."""
     found: set[str] = set()
-    for node in (ast.walk if for_types else at_run_time)(modules()[name]):
+    for node in ast.walk(modules()[name]) if for_types else at_run_time(name):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -170,6 +172,7 @@ def known(full: str) -> str:
     return full.removeprefix("diskbuffer").removeprefix(".") if full.split(".")[0] == "diskbuffer" else f"/{full}"
 
 
+@cache
 def floor_of(name: str) -> tuple[int, str]:
     """Return a module's floor, and the package there that it is in."""
     fitting = [
@@ -238,10 +241,11 @@ def test_the_store_and_the_samplers_do_not_know_each_other() -> None:
         assert [other for other in ours(name) if other.split(".")[0] == beside] == [], name
 
 
+@cache
 def touches(name: str) -> set[str]:
     """Return the calls of a module, and its imports, that touch files."""
     found = {other[1:] for other in imports(name) if other[1:].split(".")[0] in FILE_MODULES}
-    for node in at_run_time(modules()[name]):
+    for node in at_run_time(name):
         if isinstance(node, ast.ImportFrom) and node.module == "os":
             found |= {f"os.{alias.name}" for alias in node.names if alias.name in OS_FUNCTIONS}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
@@ -277,8 +281,6 @@ def test_what_gathers_rows_opens_nothing() -> None:
     for name in inside:
         assert not any(other.startswith((FILES, "store.store", "store.directory")) for other in imports(name)), name
         called = {
-            node.func.attr
-            for node in at_run_time(modules()[name])
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            node.func.attr for node in at_run_time(name) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         }
         assert not called & {"open", "map", "map_open"}, name

@@ -29,6 +29,7 @@ def opened(path: Path, observations: Any = SCREEN, actions: Any = None, **how: A
     return db.ReplayBuffer(path, observation_space=observations, action_space=actions or spaces.Discrete(4), **how)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("observations", "actions"),
     [
@@ -163,6 +164,7 @@ def test_stores_that_know_nothing_open_with_any_and_stay_so(tmp_path: Path) -> N
             assert buffer.environment is None
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "strange",
     [

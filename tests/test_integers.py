@@ -141,6 +141,7 @@ def buffer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[db.ReplayBuffer
         yield buffer
 
 
+@pytest.mark.some(20)
 @pytest.mark.parametrize("name", [*CASES, *ARRAYS])
 def test_integers_are_taken_and_nothing_else(buffer: db.ReplayBuffer, name: str) -> None:
     good, call = (CASES | ARRAYS)[name]
@@ -197,6 +198,7 @@ def test_integers_of_commands_are_not_rounded() -> None:
             assert not re.search(r"\bint\b", str(parameter.annotation)), f"{name} --{parameter.name}: use Whole"
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("number", ["80.5", "1e3", "x", "", "nan", "True", "9" * 5000])
 @pytest.mark.parametrize("command", [["view", "--port"], ["stats", "--rows"], ["stats", "--seed"]])
 def test_a_command_refuses_what_is_no_whole_number(

@@ -36,6 +36,7 @@ def check(batch: dict[str, Any], worlds: Any, sizes: tuple[int, int]) -> None:
         world.check_batch({name: value[which] for name, value in batch.items()}, 2)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("form", ["steps", "n-step", "slices"])
 def test_every_batch_has_its_share_of_each(form: str, pair: Any) -> None:
     worlds, (a, b), feeds = pair

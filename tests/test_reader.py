@@ -76,6 +76,7 @@ def compare(path: Path) -> Reader:
     return reader
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("booted_since", [False, True])
 @pytest.mark.parametrize("name", [name for name in ARCHIVES if name != "damaged"])
 def test_stores_of_every_version_look_as_a_buffer_has_them(name: str, booted_since: bool, tmp_path: Path) -> None:
@@ -197,6 +198,7 @@ def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:
     assert sorted(reader.episodes().length.tolist()) == [1, 20, 30]
 
 
+@pytest.mark.nightly
 def test_reading_imports_neither_numba_nor_torch(tmp_path: Path) -> None:
     path = unpack("closed", tmp_path)
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(path)], capture_output=True, text=True, check=False)

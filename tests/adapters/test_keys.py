@@ -36,7 +36,7 @@ keys = st.one_of(st.sampled_from([*ODD, *TAKEN_BY_STORES]), st.text(max_size=8),
 
 
 @given(keys)
-@examples(100, 3000)
+@examples(30, 3000)
 def test_a_key_is_what_its_part_of_a_path_stands_for(key: str) -> None:
     part = escape_key(key)
     assert unescape_key(part) == key

@@ -412,6 +412,7 @@ def make_her(path: Path, opened: list[Any], size: int = 40) -> Any:
     return opened[-1]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_episodes_are_known_again_when_they_are_opened(seed: int, tmp_path: Path, opened: list[Any]) -> None:
     ours, theirs = make_her(tmp_path / "store", opened), library_her(40)
@@ -507,7 +508,7 @@ def train(kind: str, path: Path | None, steps: int) -> Any:
     return model, logger.losses
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["DQN", "DQN, n-step", "SAC, normalized", "HER"])
 def test_models_have_the_same_losses(kind: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     steps = amount(300, 1500) if "DQN" in kind else amount(150, 500)
@@ -559,7 +560,7 @@ def roll(buffers: list[Any], world: World, actions: Any, steps: int, ended: Arra
     return ended
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("kind", ["vector", "image", "dict", "stacks", "one step"])
 def test_minibatches_are_those_of_the_library(kind: str, n_envs: int, tmp_path: Path, opened: list[Any]) -> None:

@@ -33,6 +33,7 @@ def opened() -> Iterator[list[Any]]:
         buffer.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", sb3_buffers.KINDS)
 def test_random_buffers_give_the_librarys_own_batches(kind: str, amount: Callable[[int, int], int]) -> None:
     for seed in range(amount(8, 40)):
@@ -127,7 +128,7 @@ def test_a_step_that_does_not_fit_is_refused(tmp_path: Path, opened: list[Any]) 
 GOALS = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), VECTOR))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("after", [0, 3])
 @pytest.mark.parametrize("length", [9, 10, 11, 25, 40])
 def test_an_episode_longer_than_the_ring_is_known_again(length: int, after: int, tmp_path: Path, opened: list[Any]) -> None:

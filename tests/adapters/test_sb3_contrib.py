@@ -84,7 +84,7 @@ def recurrent(dicts: bool, path: Path | None) -> Any:
     return model
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("dicts", [False, True], ids=["array", "dict"])
 @pytest.mark.parametrize("make", [masked, recurrent])
 def test_models_learn_the_same_parameters(make: Any, dicts: bool, tmp_path: Path) -> None:

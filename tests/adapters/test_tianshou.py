@@ -531,6 +531,7 @@ def test_an_episode_longer_than_the_ring_is_counted_on_after_a_reset(tmp_path: P
             assert mine.tolist() == their.tolist()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("lanes", [0, 2])
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_buffer_whose_copy_went_on_is_where_that_is(prioritized: bool, lanes: int, tmp_path: Path) -> None:
@@ -642,6 +643,7 @@ def test_keys_that_come_with_another_meta_are_written(tmp_path: Path) -> None:
     assert len(ours) == 20
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("then", ["add", "close", "reopen", "pickle"])
 @pytest.mark.parametrize("lanes", [0, 2])
 def test_priorities_of_steps_that_were_reset_are_forgotten(lanes: int, then: str, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def same(one: TensorDict, other: TensorDict) -> None:
         assert torch.equal(one[key], other[key]), key
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(num_slices=4)])
 def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ SLICES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 @pytest.mark.parametrize("how", SLICES, ids=str)
 def test_torchrls_slices_are_those_of_a_storage_in_memory(how: dict[str, Any], ndim: int, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_pickled_storage_knows_what_was_written_since(tmp_path: Path) -> None:
     assert sorted(copied.get(torch.arange(20))["x"].tolist()) == list(range(150, 170))
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("stack", [1, 4])
 def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
     world = Environment(5, stack)
@@ -490,7 +490,7 @@ def test_an_emptied_storage_is_empty_where_it_goes_on(then: str, tmp_path: Path)
     assert ours[:]["x"].tolist() == [100, 101, 102]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("sampler", [db.Uniform(0), db.Slices(5, seed=0), db.Prioritized(seed=0)])
 def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
     storage = DiskStorage(100, tmp_path / "store", segment_rows=32)
@@ -953,7 +953,7 @@ def test_true_is_one_byte_only(tmp_path: Path) -> None:
     assert bytes_of_bools(tmp_path / "disguised") == {0, 1}
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampler", ["random", "slices", "slices of the store", "by priority"])
 def test_sampling_can_be_compiled(sampler: str, tmp_path: Path) -> None:
     make: dict[str, Callable[[], Any]] = {

@@ -208,6 +208,7 @@ def replay(path: Path, size: int = 20, **options: Any) -> TensorDictReplayBuffer
     return TensorDictReplayBuffer(storage=DiskStorage(size, path, **options), batch_size=4)
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("size", [200, 60])  # a ring that is not full, and one that others have gone around
 @pytest.mark.parametrize("lanes", [0, 2])
 @pytest.mark.parametrize("seen", [True, False])

@@ -10,6 +10,7 @@ from bench.worker import FEW, Worker, in_turns
 NONE = 0.5  # which a range of integers looks for one by one
 
 
+@pytest.mark.nightly
 def test_workers_take_turns_and_tell_of_failures() -> None:
     with Worker(range, 1_000) as one, Worker(range, 1_000_000) as slow, Worker(range, "nonsense") as broken:
         times = in_turns({"one": one, "slow": slow}, "count", NONE, rounds=FEW + 2, calls=3)

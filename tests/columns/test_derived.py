@@ -311,6 +311,7 @@ def by_hand(buffer: db.ReplayBuffer, gamma: float, lam: float, values: bool) -> 
     return [returns[s] for s in names], [advantages[s] for s in names]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("segment_rows", [8, 64, 1024])
 @pytest.mark.parametrize("cut", [False, True])
 def test_returns_and_advantages_are_those_of_a_plain_loop(
@@ -335,6 +336,7 @@ def test_returns_and_advantages_are_those_of_a_plain_loop(
         np.testing.assert_allclose(batch["return"].numpy(), returns, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("segment_rows", [8, 64])
 def test_returns_of_some_steps_are_as_if_there_were_no_others(
@@ -406,6 +408,7 @@ def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path, experience: ty
             buffer.columns.map(triple, 16, "triple", steps=[10**6], progress=False)
 
 
+@pytest.mark.nightly
 def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     """Each writes to a segment while it is there, and to files that the other does not replace."""
     columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
@@ -558,6 +561,7 @@ def test_half_precision_is_stored_and_written_back(tmp_path: Path) -> None:
         assert buffer.at(steps)["return"].tolist() == list(range(20, 0, -1))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("shape", "dtype"), [((), "float32"), ((3,), "uint8"), ((40,), "float64"), ((8,), "bool")])
 def test_the_checksum_of_a_few_values_is_that_of_the_whole_segment(
     tmp_path: Path, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -100,7 +100,7 @@ KINDS_OF_STORES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS_OF_STORES)
 def test_every_command_on_every_kind_of_store(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, given = tmp_path / "store", KINDS_OF_STORES[kind]
@@ -210,7 +210,7 @@ def _apply(way: Callable[[Path], object], name: str, path: Path) -> None:
     way(path / name)
 
 
-@pytest.mark.some(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["sealed", "not sealed", "a ring", "killed"])
 def test_every_command_on_every_kind_of_damage(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], any_seed: int, amount: Any
@@ -277,6 +277,7 @@ def test_info_tells_what_pictures_became(tmp_path: Path, capsys: pytest.CaptureF
     assert "greyscale" in shown
 
 
+@pytest.mark.nightly
 def test_a_damaged_frame_is_left_out_of_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS, steps=100)
@@ -307,6 +308,7 @@ def test_what_is_no_store(command: str, tmp_path: Path, capsys: pytest.CaptureFi
         assert len(told.err) > 20
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("command", ["info", "episodes", "show", "stats", "plan"])
 def test_a_directory_of_stores_and_one_in_a_store(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").mkdir()
@@ -345,6 +347,7 @@ def test_a_store_that_is_being_written(
 ESCAPES = "\x1b[31m\x9b5m\u202e\x07"
 
 
+@pytest.mark.nightly
 def test_what_a_terminal_would_act_upon_is_written_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = tmp_path / f"name {ESCAPES}"
     hostile.mkdir()
@@ -396,6 +399,7 @@ def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest
         assert said in told.err
 
 
+@pytest.mark.nightly
 def test_show_draws_vectors_beside_pictures_and_large_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shapes = {"obs/camera": ((12, 12), "uint8"), "obs/joints": ((3,), "float32"), "obs/features": ((400,), "float32")}
     columns = {path: db.Column(*shape) for path, shape in shapes.items()} | {"action": db.Column((2,), "float32")}
@@ -414,6 +418,7 @@ def test_show_draws_vectors_beside_pictures_and_large_ones(tmp_path: Path, capsy
     assert min(heights) > 5 * 110  # five panels
 
 
+@pytest.mark.nightly
 def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS)
@@ -497,6 +502,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert Told(capsys, "--version").out.strip() == f"diskbuffer {db.__version__}"
 
 
+@pytest.mark.nightly
 def test_nothing_slow_is_imported_to_look(tmp_path: Path) -> None:
     fill(tmp_path / "store", PIXELS)
     program = (

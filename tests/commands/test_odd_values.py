@@ -55,6 +55,7 @@ def some(lines: list[Any], n: int, seed: int) -> Iterator[Any]:
         yield lines[number]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"view", "plan", "import", "export"}))
 def test_commands(
     name: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -97,6 +98,7 @@ def options_of(kind: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.nightly
 def test_options_of_exports(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = [argument for loss in LOSSES for argument in ("--allow-loss", loss)]
     lines = [(*option, odd) for option in options_of("export") for odd in ODD]

@@ -62,6 +62,7 @@ def test_a_directory_of_several_writers_is_tagged_beside_them(directory: Path, c
     assert sorted(row["length"] for row in rows) == [31, 32]
 
 
+@pytest.mark.nightly
 def test_a_snapshot_of_several_writers_is_another_such_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Told(capsys, "tag", directory, "long", "--where", "length > 30")
     copy = directory.parent / "copy"

@@ -84,6 +84,7 @@ def after(requests: int, method: str) -> Callable[[str, str], bool]:
     return lambda asked, path: asked == method and "some/" in path and next(left) <= 0
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", _COLUMNS)
 def test_a_store_goes_to_a_bucket_and_back(kind: str, server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store", kind)
@@ -94,6 +95,7 @@ def test_a_store_goes_to_a_bucket_and_back(kind: str, server: S3Server, url: str
     assert sorted(os.listdir(tmp_path)) == ["back", "store"]
 
 
+@pytest.mark.nightly
 def test_the_stores_of_several_writers_go_by_the_command(
     server: S3Server, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +107,7 @@ def test_the_stores_of_several_writers_go_by_the_command(
     same(tmp_path / "all", tmp_path / "back")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("requests", [0, 1, 7, -1])
 def test_a_copy_up_that_was_cut_short_is_no_store(requests: int, server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
@@ -120,6 +123,7 @@ def test_a_copy_up_that_was_cut_short_is_no_store(requests: int, server: S3Serve
     same(store, tmp_path / "back")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("requests", [1, 2, 9])  # the first lists
 def test_a_copy_down_that_was_cut_short_leaves_nothing(requests: int, server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
@@ -133,6 +137,7 @@ def test_a_copy_down_that_was_cut_short_leaves_nothing(requests: int, server: S3
     same(store, tmp_path / "back")
 
 
+@pytest.mark.nightly
 def test_a_copy_down_that_was_stopped_begins_anew(
     server: S3Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +159,7 @@ def test_a_copy_down_that_was_stopped_begins_anew(
     same(store, tmp_path / "back")
 
 
+@pytest.mark.nightly
 def test_what_was_written_to_meanwhile_is_no_store(server: S3Server, url: str, tmp_path: Path) -> None:
     store, puts = make(tmp_path / "store"), itertools.count()
 
@@ -170,6 +176,7 @@ def test_what_was_written_to_meanwhile_is_no_store(server: S3Server, url: str, t
         editing.copy(url, tmp_path / "back", progress=False)
 
 
+@pytest.mark.nightly
 def test_what_was_replaced_meanwhile_is_not_copied_down(server: S3Server, url: str, tmp_path: Path) -> None:
     editing.copy(make(tmp_path / "store"), url, progress=False)
     once = itertools.count()
@@ -207,6 +214,7 @@ def test_only_a_closed_store_is_copied_up(server: S3Server, url: str, tmp_path: 
         editing.copy(url, tmp_path / "back", progress=False)
 
 
+@pytest.mark.nightly
 def test_nothing_is_overwritten(server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     editing.copy(store, url, progress=False)
@@ -221,6 +229,7 @@ def test_nothing_is_overwritten(server: S3Server, url: str, tmp_path: Path) -> N
         editing.copy(store, f"s3://{BUCKET}/other", progress=False)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["../../evil", "obs/../../../evil", "/evil", "obs//evil", "obs/./evil", "zarr.json/evil"])
 def test_names_that_lead_elsewhere_are_refused(name: str, server: S3Server, url: str, tmp_path: Path) -> None:
     editing.copy(make(tmp_path / "store"), url, progress=False)
@@ -230,6 +239,7 @@ def test_names_that_lead_elsewhere_are_refused(name: str, server: S3Server, url:
     assert sorted(os.listdir(tmp_path)) == ["store"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["../evil", "/evil", "obs/../../evil", "obs/.", "obs/a\0b"])
 def test_names_that_another_obstore_lets_through_are_refused(
     name: str, server: S3Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +253,7 @@ def test_names_that_another_obstore_lets_through_are_refused(
     assert sorted(os.listdir(tmp_path)) == ["store"]
 
 
+@pytest.mark.nightly
 def test_objects_that_stand_for_directories_are_passed_by(server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     prefix = url.removeprefix(f"s3://{BUCKET}/")

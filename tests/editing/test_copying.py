@@ -77,7 +77,7 @@ def test_a_copy_that_is_recorded_anew_shows_the_same(
             stores.assert_same(stores.episodes(path / "copy", frame_stack=frames), stores.episodes(made.path, frame_stack=frames))
 
 
-@examples(2, 15)
+@examples(1, 15)
 @given(seed=SEEDS, where=st.sampled_from(["length > 9", "tag == 'good' or stream == 1", "episode in (0, 2, 3)", "not whole"]))
 def test_conditions_choose_episodes(tmp_path_factory: pytest.TempPathFactory, seed: int, where: str) -> None:
     path = tmp_path_factory.mktemp("stores")
@@ -96,7 +96,7 @@ def test_conditions_choose_episodes(tmp_path_factory: pytest.TempPathFactory, se
             assert not (path / target).exists()
 
 
-@examples(2, 15)
+@examples(1, 15)
 @given(seed=SEEDS, capacity=st.integers(8, 150), frames=st.sampled_from([None, 1, 2, 4]))
 def test_a_smaller_capacity_keeps_the_newest_steps(
     tmp_path_factory: pytest.TempPathFactory, seed: int, capacity: int, frames: int | None
@@ -135,6 +135,7 @@ def test_environments_share_a_smaller_capacity_by_age(tmp_path: Path) -> None:
     assert sorted(len(one["reward"]) for one in stores.episodes(tmp_path / "copy")) == [4, 10, 11]
 
 
+@pytest.mark.nightly
 def test_a_copied_ring_goes_on_as_a_ring(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 2, columns=stores.COLUMNS["frames"], n_envs=1, capacity=None)
     with db.ReplayBuffer(made.path) as buffer:
@@ -153,6 +154,7 @@ def test_a_copied_ring_goes_on_as_a_ring(tmp_path: Path) -> None:
     assert db.check(tmp_path / "copy", progress=False).ok
 
 
+@pytest.mark.nightly
 def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 25, capacity=None, columns=stores.COLUMNS["frames"], segment_rows=8)
     with db.ReplayBuffer(made.path) as buffer:
@@ -169,6 +171,7 @@ def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -
     assert stores.described(tmp_path / "stacked")["frame_stack"] == 2
 
 
+@pytest.mark.nightly
 def test_a_copy_is_as_compressed_as_a_sealed_store(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 3, capacity=None, columns=stores.COLUMNS["frames"], n_envs=1, segment_rows=8)
     with db.ReplayBuffer(made.path) as buffer:
@@ -250,6 +253,7 @@ def test_a_copy_is_made_beside_a_writer(tmp_path: Path) -> None:
         stores.assert_same(stores.episodes(tmp_path / name), wanted)
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_told_and_leaves_nothing_at_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = stores.make(tmp_path / "store", 4, columns=stores.COLUMNS["frames"], n_envs=1)
     extend, left = Recorder.extend, 2

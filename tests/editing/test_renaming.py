@@ -13,6 +13,7 @@ from diskbuffer import editing
 from tests.editing import stores
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("kind", "old", "name"),
     [("dict", "obs/camera", "obs/wrist%20camera"), ("dict", "action/move", "action/velocity"), ("frames", "obs", "obs/pixels")],
@@ -66,6 +67,7 @@ def interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("old", "name", "message"),
     [

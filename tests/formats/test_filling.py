@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
@@ -22,6 +22,7 @@ from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, r
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.plugin import Appender
+from tests.amounts import examples
 from tests.formats import episodes as made
 from tests.formats import interrupted
 from tests.recording.test_transforms import model
@@ -64,7 +65,7 @@ def source(found: list[EpisodeData], **more: Any) -> Format:
 
 
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 3), final=st.booleans(), kills=st.integers(0, 3))
-@settings(max_examples=15, deadline=None)
+@examples(2, 40)
 def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
     tmp_path_factory: pytest.TempPathFactory, seed: int, streams: int, final: bool, kills: int
 ) -> None:
@@ -268,6 +269,7 @@ importing.import_("given", "source", {store!r}, progress=False)
 """
 
 
+@pytest.mark.nightly
 def test_an_import_that_is_killed_is_finished_without_doubles(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     code = KILLED.format(root=str(Path(__file__).parent), store=str(tmp_path / "store"))
     for after in (7, 25)[: amount(1, 2)]:

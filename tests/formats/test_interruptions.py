@@ -27,7 +27,7 @@ def a_store(path: Path, streams: int) -> Path:
     return made.store_of(path, episodes, n_envs=streams)
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_exports_to_a_full_disk_go_on(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, options, streams, losses = CASES[case]

@@ -88,7 +88,7 @@ def data_set(golden: Path, tmp_path: Path) -> Path:
 
 
 @given(seed=st.integers(0, 10**6), image=st.booleans(), streams=st.integers(1, 2))
-@examples(3, 10)
+@examples(1, 10)
 def test_episodes_come_back_as_they_were_but_for_final_observations(
     tmp_path_factory: pytest.TempPathFactory, seed: int, image: bool, streams: int
 ) -> None:
@@ -226,6 +226,7 @@ def test_done_can_be_truncated(data_set: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "options",
     [{"pictures": "jpeg"}, {"codec": "vp9"}, {"fps": 0}, {"fps": 12.5}, {"chunks_size": 0}, {"pictures": "video"}],
@@ -391,6 +392,7 @@ def exported(path: Path) -> None:
         export("lerobot", path / "store", path / "data", allow_loss=FINAL, progress=False)
 
 
+@pytest.mark.nightly
 def test_an_export_that_finds_no_room_is_an_error_and_is_finished_later(tmp_path: Path) -> None:
     made.store_of(tmp_path / "store", made.some(20))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -571,6 +573,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_is_damaged_is_a_typed_error(what: str, data_set: Path, tmp_path: Path) -> None:
     HOSTILE[what](data_set)

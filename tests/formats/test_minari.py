@@ -168,6 +168,7 @@ def assert_same_data(path: Path, other: Path) -> None:
         same(a.infos or {}, b.infos or {}, f"episode {number}: infos")
 
 
+@pytest.mark.nightly
 @given(data=st.data(), layout=st.sampled_from(LAYOUTS), to=st.sampled_from(LAYOUTS), seed=st.integers(0, 10**6))
 @examples(8, 40)
 def test_what_minari_writes_comes_back_as_it_was(
@@ -191,7 +192,7 @@ def test_what_minari_writes_comes_back_as_it_was(
 
 
 @given(seed=st.integers(0, 10**6), layout=st.sampled_from(LAYOUTS), streams=st.integers(1, 3))
-@examples(5, 20)
+@examples(1, 20)
 def test_what_a_store_holds_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, seed: int, layout: str, streams: int
 ) -> None:
@@ -231,6 +232,7 @@ def test_what_a_store_holds_comes_back_as_it_was(
         assert (first.metadata, first.environment, first.n_envs) == (second.metadata, second.environment, second.n_envs)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pictures_that_minari_wrote_as_jpeg_are_as_minari_reads_them(tmp_path: Path, layout: str) -> None:
     observations = gym.spaces.Dict(
@@ -262,6 +264,7 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "datasets" / "mine" / "cartpole-v0"
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of its collector
 def test_what_minari_collected_opens_by_its_name_and_makes_its_environment(
     collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -379,6 +382,7 @@ def test_hostile_hdf5_is_refused(tmp_path: Path, harm: Any) -> None:
         import_("minari", path, tmp_path / "store", progress=False)
 
 
+@pytest.mark.nightly
 def test_a_bomb_in_arrow_is_refused_before_it_is_decompressed(tmp_path: Path) -> None:
     path = given_set(tmp_path / "given", "arrow")
     zeros = pa.py_buffer(np.zeros(2**28, np.uint8))

@@ -91,7 +91,7 @@ FORMATS: dict[str, Callable[[Path, np.random.Generator, list[int]], None]] = {
 }
 
 
-@examples(6, 60)
+@examples(2, 60)
 @given(seed=SEEDS, format=st.sampled_from(sorted(FORMATS)))
 def test_an_import_that_was_stopped_never_mixes_two_sources(
     tmp_path_factory: pytest.TempPathFactory, seed: int, format: str
@@ -223,7 +223,7 @@ def nested(episode: Any) -> dict[str, Any]:
     return found
 
 
-@examples(5, 40)
+@examples(2, 40)
 @given(seed=SEEDS)
 def test_an_export_that_was_stopped_has_derived_columns_as_they_are_now(
     tmp_path_factory: pytest.TempPathFactory, seed: int
@@ -257,7 +257,7 @@ def adding_small_shards() -> Any:
     return adding
 
 
-@examples(5, 40)
+@examples(1, 40)
 @given(seed=SEEDS)
 def test_a_copy_that_was_stopped_has_derived_columns_as_they_are_now(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     path, random = tmp_path_factory.mktemp("resuming"), np.random.default_rng(seed)

@@ -112,7 +112,7 @@ def assert_held(path: Path, told: list[list[dict[str, Any]]], kept: int, final: 
     steps=st.integers(1, 90),
     compact=st.booleans(),
 )
-@examples(10, 40)
+@examples(4, 40)
 def test_every_step_of_a_ring_is_stored(
     tmp_path_factory: pytest.TempPathFactory, seed: int, obs: int, action: int, n_envs: int, size: int, steps: int, compact: bool
 ) -> None:

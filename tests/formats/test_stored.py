@@ -27,6 +27,7 @@ def read(source: StoreSource, column: str) -> None:
         one.columns[column][:]
 
 
+@pytest.mark.nightly
 def test_an_export_imports_neither_numba_nor_torch(tmp_path: Path) -> None:
     """They take 250 MB, half of what an export may take."""
     store = made.store_of(tmp_path / "store", made.some(3))
@@ -40,6 +41,7 @@ def mapped(store: Path) -> int:
     return sum(not file.startswith(f"{store}/_") for file in files)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_maps_that_are_let_go_while_it_is_read_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = made.some(12, longest=60)

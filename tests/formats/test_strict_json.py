@@ -52,6 +52,7 @@ EXPORTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("name", EXPORTS)
 def test_exports_write_strict_json(name: str, store: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def run(environment: dict[str, str], *arguments: Any) -> str:
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.nightly
 def test_a_package_of_others_adds_a_format_and_a_command(tmp_path: Path, installed: dict[str, str]) -> None:
     assert len((PACKAGE / "diskbuffer_csv.py").read_text().splitlines()) <= 40
     rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Digests of what must not depend on the processor: `python -m tests.frozen.processor [STORE ...]` prints them as JSON.
 
-They are of the raw bits of all float64 functions that decide what is drawn or what a batch holds, of a million prioritized draws,
+They are of the raw bits of all float64 functions that decide what is drawn or what a batch holds, of many prioritized draws,
 and of batches of frozen stores.
 """
 
@@ -27,7 +27,7 @@ from tests.frozen.digests import Digest, digest_of
 from tests.frozen.stores import Numbers
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
-DRAWS, BATCH = 1_000_000, 50_000
+DRAWS, BATCH = 200_000, 50_000
 
 
 def environment() -> dict[str, str]:

@@ -49,7 +49,7 @@ def go_on(path: Path) -> None:
     require_ok(db.check(path, progress=False))
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("number", [BOOT, BOOT + 1], ids=["the same boot", "another boot"])
 @pytest.mark.parametrize("name", [name for name in ARCHIVES if name != "damaged"])
 def test_a_store_of_an_earlier_version_is_written_to(name: str, number: int, tmp_path: Path) -> None:

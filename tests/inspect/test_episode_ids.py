@@ -52,6 +52,7 @@ def in_all_places(path: Path, capsys: pytest.CaptureFixture[str]) -> list[list[i
     return [sorted(ids) for ids in found]
 
 
+@pytest.mark.nightly
 def test_ids_name_the_same_episodes_while_several_environments_are_trained(
     tmp_path: Path, any_seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

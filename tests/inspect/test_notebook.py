@@ -98,6 +98,7 @@ def batch_of(values: Any) -> dict[str, Array]:
 # Episodes
 
 
+@pytest.mark.some(2)
 def test_an_episode_has_what_the_buffer_returns_of_it(buffer: db.ReplayBuffer) -> None:
     assert len(buffer.episodes) > 2
     for n, episode in enumerate(buffer.episodes):
@@ -116,6 +117,7 @@ def test_an_episode_has_what_the_buffer_returns_of_it(buffer: db.ReplayBuffer) -
         np.testing.assert_array_equal(episode.frames(), episode.frames(first))
 
 
+@pytest.mark.some(2)
 def test_an_episode_is_the_tuple_that_it_was(buffer: db.ReplayBuffer) -> None:
     episode = buffer.episodes[1]
     assert episode == tuple(episode)
@@ -237,6 +239,7 @@ def pictures_in(html: str) -> list[tuple[str, bytes]]:
     ]
 
 
+@pytest.mark.some(1)
 def test_what_is_shown_is_whole_escaped_and_small(buffer: db.ReplayBuffer) -> None:
     episodes, has_pictures = buffer.episodes, bool(pictures.picture_columns(buffer.columns))
     shown = checked(buffer._repr_html_())
@@ -378,6 +381,7 @@ def counted_rows(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> li
 # pandas
 
 
+@pytest.mark.some(2)
 def test_tables_have_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
     episodes, table = buffer.episodes, buffer.episodes.to_pandas()
     assert list(table) == ["stream", "start", "length", "returns", "ending", "tag"]
@@ -465,6 +469,7 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
 # The documentation
 
 
+@pytest.mark.nightly
 def test_what_the_page_says_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/looking/notebook.md").read_text()
     monkeypatch.chdir(tmp_path)

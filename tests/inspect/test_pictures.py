@@ -23,7 +23,7 @@ from diskbuffer.inspect.pictures.images import enlarged
 from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
-CASES = examples(25, 400)
+CASES = examples(10, 400)
 SIDES = st.integers(8, 40)
 
 
@@ -267,6 +267,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         pictures.curves({"a": np.arange(2)}, np.arange(2), x_label="step", width=800)
 
 
+@pytest.mark.nightly
 def test_nothing_large_is_imported_before_something_is_drawn() -> None:
     code = """
 import sys
@@ -299,7 +300,7 @@ NUMBERS = st.one_of(
 
 
 @given(NUMBERS, st.text(max_size=50))
-@CASES
+@examples(4, 400)
 def test_whatever_numbers_there_are_a_plot_is_made(values: Array, name: str) -> None:
     image = plotted({name: values, "again": values}, title=name, width=300)
     assert image.shape[1] == 300
@@ -317,7 +318,7 @@ def drawn(image: Array) -> Array:
 
 
 @given(st.integers(0, 99_999), st.sampled_from([1, -1]))
-@examples(5, 50)
+@examples(2, 50)
 def test_no_peak_is_lost_among_many_values(at: int, sign: int) -> None:
     values = np.zeros(100_000)
     values[at] = sign

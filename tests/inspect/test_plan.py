@@ -80,6 +80,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, place: Path, most: int, n_envs: int, 
 # Forecasts
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "n_envs", "steps", "kept", "near"),
     [
@@ -102,6 +103,7 @@ def test_a_store_takes_what_is_forecast(
     assert plan_store(tmp_path / "half", steps=steps).disk == pytest.approx(taken, rel=near)
 
 
+@pytest.mark.nightly
 def test_a_short_training_is_not_recompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forecast = tried(monkeypatch, tmp_path, 3000, 1, SMALL, capacity=200_000, steps=3000)
     assert forecast.packing["obs"].live > 1.1 * forecast.packing["obs"].sealed
@@ -109,6 +111,7 @@ def test_a_short_training_is_not_recompressed(tmp_path: Path, monkeypatch: pytes
     assert forecast.disk == pytest.approx(taken, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_what_was_written_later_is_forecast_for_all_steps(tmp_path: Path) -> None:
     for name, steps in (("few", 6000), ("all", 20_000)):
         fill(tmp_path / name, steps, 1, VECTORS, capacity=20_000)
@@ -136,6 +139,7 @@ def arrays_of(given: Any) -> int:
     return sum(value.nbytes for value in vars(given).values() if isinstance(value, np.ndarray))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n_envs", "stack"), [(1, 1), (1, 4), (3, 4)])
 def test_stable_baselines3_allocates_what_is_said(tmp_path: Path, n_envs: int, stack: int) -> None:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -174,6 +178,7 @@ def some_vector() -> Any:
     return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, autoreset_mode=disabled)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "options", "shape"),
     [
@@ -221,6 +226,7 @@ def test_what_will_not_fit_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert told["disk"] > 1_000_000 * 6 * 4
 
 
+@pytest.mark.nightly
 def test_an_environment_is_tried_beside_the_store_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places, made = list[str](), db.ReplayBuffer
 
@@ -260,6 +266,7 @@ def test_a_store_without_steps_is_told(tmp_path: Path) -> None:
         command(str(tmp_path / "store"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_temporary_stores_are_gone_after_a_signal(tmp_path: Path, number: int) -> None:
     options = ("--env", "CartPole-v1", "--seconds", "300", "--capacity", "5000")
@@ -274,7 +281,7 @@ def test_the_temporary_stores_are_gone_after_a_signal(tmp_path: Path, number: in
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate()
     assert process.returncode == 130
     assert "the temporary stores are removed" in said
     assert list(tmp_path.iterdir()) == []

@@ -87,6 +87,7 @@ def test_a_batch_that_fails_while_it_is_copied_is_the_next_one(buffer: db.Replay
     assert sampler.state_dict()["ahead"] == []
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["uniform", "epochs", "slices"])
 def test_a_state_after_failures_gives_the_batches_of_a_run_without(buffer: db.ReplayBuffer, name: str, threads: int) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("merge_last", [False, True])
 @pytest.mark.parametrize("size", [1, 7, 32, 100, 1000])
@@ -91,7 +91,7 @@ def test_a_reader_beside_a_writer_passes_over_what_it_sees(
 # Passes over what a sampler can draw
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("merge_last", [False, True])
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def loops(
     return [iter(loader) for loader in loaders], samplers
 
 
-@examples(6, 200)
+@examples(3, 200)
 @given(
     name=st.sampled_from(list(SAMPLERS)),
     parts=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 9)), min_size=1, max_size=4),
@@ -112,7 +112,7 @@ def test_ranks_together_get_the_batches_of_one_also_resumed_with_another_number_
     assert state == end
 
 
-@examples(20, 600)
+@examples(8, 600)
 @given(
     kind=st.sampled_from([*PASSES, "steps"]),
     n=st.integers(0, 70),

@@ -38,7 +38,7 @@ def run(buffer: db.ReplayBuffer, feed: Feeder, batches: Iterator[Any], rounds: i
     return found
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_same_batches(name: str, prefetch: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
@@ -122,6 +122,7 @@ def test_what_was_drawn_ahead_and_evicted_since_is_drawn_anew(
         world.check_batch(buffer.sample(16, sampler))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["hindsight", "burn-in"])
 def test_what_belongs_to_a_sample_is_there_or_the_sample_is_drawn_anew(kind: str, tmp_path: Path) -> None:
     """One long episode, whose start is evicted while batches wait: goals and burn-in are evicted before the step itself."""

@@ -34,7 +34,7 @@ def table_of(ratio: float, min_size: int, bound: float, samples: tuple[int, int]
 counts = st.integers(0, 10_000)
 
 
-@examples(200, 5000)
+@examples(50, 5000)
 @given(
     ratio=st.floats(0.01, 100),
     min_size=counts,

@@ -54,6 +54,7 @@ class Other:
             sys.settrace(before)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("act", ["extend", "columns", "read"])
 @pytest.mark.parametrize("how", ["random", "newest", "epochs", "prioritized", "at", "recent"])
 def test_a_batch_has_its_own_steps(tmp_path: Path, how: str, act: str, amount: Callable[[int, int], int]) -> None:

@@ -58,6 +58,7 @@ def make(tmp_path: Path, stack: int) -> db.ReplayBuffer:
     return buffer
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("stack", [1, 3])
 def test_goals_are_those_that_were_reached(strategy: Literal["future", "final", "episode"], stack: int, tmp_path: Path) -> None:
@@ -127,6 +128,7 @@ def test_a_loader_brings_the_same_and_a_state_goes_on(buffer: db.ReplayBuffer) -
     assert (later["reward"] == expected[state.batches - 1]["reward"]).all()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -48,6 +48,7 @@ def flip(path: Path, at: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 2])

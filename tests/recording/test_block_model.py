@@ -209,7 +209,7 @@ def given_as(world: World, rows: dict[str, Any], squeeze: int | None) -> dict[st
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode")
 @pytest.mark.filterwarnings("ignore:the last observations of all")  # small values are equal by chance
-@examples(30, 500)
+@examples(6, 500)
 @given(st.data())
 def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -> None:
     world = World(data)
@@ -387,6 +387,7 @@ def test_a_column_may_be_called_infos(tmp_path: Path) -> None:
         assert buffer.at(buffer.steps())["infos"]["x"].tolist() == [3]
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 4)])
 @pytest.mark.parametrize("has_axis", [True, False])
 @pytest.mark.parametrize("kind", ["array", "list", "objects", "stable-baselines3"])

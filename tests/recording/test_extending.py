@@ -39,11 +39,11 @@ def test_trajectories_go_on_from_one_call_to_the_next(tmp_path: Path) -> None:
 
 
 def test_what_is_too_old_goes_while_an_array_is_added(tmp_path: Path) -> None:
-    """An array of 100 times the capacity takes no more segments than the capacity does."""
+    """An array of 30 times the capacity takes no more segments than the capacity does."""
     with small(tmp_path / "store", 100) as buffer:
-        assert buffer.extend(**trajectory(10_000)) == 10_000
+        assert buffer.extend(**trajectory(3_000)) == 3_000
         kept = buffer.at(buffer.steps())["action"].tolist()
-        assert kept == list(range(10_000 - len(kept), 10_000))
+        assert kept == list(range(3_000 - len(kept), 3_000))
         assert 100 <= len(kept) <= 116
         assert len(list((tmp_path / "store" / "action").glob("c.*"))) <= 16
         assert buffer.check(progress=False).ok
@@ -85,6 +85,7 @@ def test_an_add_to_what_another_thread_closes_is_not_tried_again(tmp_path: Path,
         assert len(asked) == len(stock) == 1
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("line", range(1, 90, 4))
 def test_a_ctrl_c_at_any_line_leaves_all_steps_or_none_of_a_call(line: int, tmp_path: Path) -> None:
     """A signal that comes while lines of the recording run; a block of so few steps is recorded as a whole."""

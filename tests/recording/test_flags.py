@@ -92,6 +92,7 @@ def _stacked(steps: list[dict[str, Any]], env: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.some(3)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", OBSERVATIONS)
 @pytest.mark.parametrize("n_envs", [1, 3])

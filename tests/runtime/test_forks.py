@@ -70,6 +70,7 @@ def lines_of(function: Callable[[], Any]) -> list[int]:
     return sorted({line for _, _, line in function.__code__.co_lines() if line is not None})[2:]
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("function", [forks._before, forks._in_parent], ids=["before", "after"])
 def test_a_ctrl_c_around_a_fork_comes_after_it_and_leaves_no_lock(buffer: db.ReplayBuffer, function: Callable[[], Any]) -> None:
@@ -161,11 +162,11 @@ atexit.register(end)
 """
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("threads", ["some", "none"])
 def test_steps_are_added_at_the_end_of_the_process(tmp_path: Path, threads: str) -> None:
     command = [sys.executable, "-c", _AT_EXIT, str(tmp_path / "store"), threads]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
     assert db.check(tmp_path / "store", progress=False).problems == []
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:

@@ -69,7 +69,6 @@ def count(tmp_path: Path) -> Iterator[Count]:
     gc.disable()
     yield Count(tmp_path)
     gc.enable()
-    gc.unfreeze()
     gc.collect()
 
 
@@ -320,18 +319,19 @@ assert len(db.ReplayBuffer(sys.argv[1], mode="r")) == 5
 
 @pytest.mark.nightly
 def test_a_dropped_buffer_whose_maps_the_collector_finalizes_first_does_not_crash(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-X", "faulthandler", "-c", _CRASH, tmp_path / "store"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-X", "faulthandler", "-c", _CRASH, tmp_path / "store"], check=True)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(8))
 def test_random_operations_on_buffers_that_are_dropped(tmp_path: Path, seed: int) -> None:
-    subprocess.run([sys.executable, _DROPPING, str(seed), "150", tmp_path], check=True, timeout=300)
+    subprocess.run([sys.executable, _DROPPING, str(seed), "150", tmp_path], check=True)
 
 
 # Copies of what belongs to a buffer
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("part", ["episodes", "columns", "copies"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickle.dumps])
 def test_parts_of_a_buffer_are_not_copied_and_nothing_it_has_open_is_closed(

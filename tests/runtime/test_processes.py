@@ -171,7 +171,7 @@ def test_forks_in_the_middle_of_everything_sample(
         for thread in threads:
             thread.start()
         try:
-            forks_made = amount(5, 30)
+            forks_made = amount(2, 30)
             assert [in_fork(child) for _ in range(forks_made)] == [0] * forks_made
         finally:
             stopped.set()

@@ -48,7 +48,7 @@ def test_a_huge_permutation_takes_no_memory() -> None:
     assert found.max() < 346_000_000
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("length", [None, 1, 7, 20])
 def test_every_start_comes_once_an_epoch_and_each_epoch_has_its_own_order(
     length: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]

@@ -51,6 +51,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_newest_are_in_every_batch_and_the_others_drawn_as_before(kind: str, tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, n_envs=3, segment_rows=16) as buffer:

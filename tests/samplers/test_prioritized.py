@@ -81,7 +81,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
         assert root["priority"].shape == root["reward"].shape
 
 
-@examples(8, 100)
+@examples(3, 100)
 @given(data=st.data())
 def test_what_can_be_drawn_is_what_is_there(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Random orders of adding, drawing and updating; for single steps and for sequences."""

@@ -33,7 +33,7 @@ def draw(buffer: db.ReplayBuffer, sampler: db.Slices, n: int) -> np.ndarray[Any,
     return np.concatenate([buffer.sample(1024, sampler)["steps"][:, 0].numpy() for _ in range(-(-n // 1024))])
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("length", [1, 7, 20, 23])
 def test_every_valid_start_has_the_same_probability(
     length: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
@@ -69,7 +69,7 @@ def test_every_episode_that_is_long_enough_has_the_same_probability(
         assert_uniform(within, episodes.start[enough[0]] + 2 * np.arange(episodes.length[enough[0]] - length + 1))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("stack", "padding"), [(1, "first"), (3, "first"), (3, "zeros")])
 @pytest.mark.parametrize("over", ["starts", "episodes"])
 def test_a_sequence_is_what_its_steps_are_one_by_one(
@@ -148,7 +148,7 @@ def test_a_length_that_no_episode_has_is_told(tmp_path: Path, experience: type[E
         db.Slices(4, over="steps")  # type: ignore[arg-type]
 
 
-@examples(50, 1000)
+@examples(20, 1000)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 12), max_size=30), min_size=1, max_size=3),
     length=st.integers(1, 13),
@@ -174,7 +174,7 @@ def test_draws_are_all_valid_and_all_that_is_valid_is_drawn(
     assert drawn == valid
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("stack", "padding"), [(1, "first"), (3, "first"), (3, "zeros")])
 @pytest.mark.parametrize("strict", [True, False])
 def test_burn_in_is_what_came_before_as_far_as_the_episode_goes(
@@ -210,7 +210,7 @@ def test_burn_in_is_what_came_before_as_far_as_the_episode_goes(
                 assert not values[~mask].any()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("stack", "padding"), [(1, "first"), (3, "first"), (3, "zeros")])
 @pytest.mark.parametrize("replace", [True, False])
 def test_a_crossing_sequence_is_the_rows_of_a_stream(
@@ -278,6 +278,7 @@ def test_where_valid_starts_are_rare_they_are_drawn_all_the_same_and_evenly() ->
     assert_uniform(drawn, np.array(valid))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "make",
     [

@@ -63,7 +63,7 @@ def young_by_hand(buffer: db.ReplayBuffer, streams: int, most: float, column: bo
 ADDED = st.tuples(st.integers(0, 2), st.integers(1, 20), st.integers(-3, 4), st.integers(0, 2))
 
 
-@examples(10, 300)
+@examples(5, 300)
 @given(
     added=st.lists(ADDED, min_size=1, max_size=12),
     most=st.integers(0, 6),
@@ -107,6 +107,7 @@ def test_the_steps_that_can_be_drawn_are_those_found_by_hand(
         reader.close()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["steps", "column"])
 @pytest.mark.parametrize("kind", ["uniform", "slices", "padded", "over episodes", "epochs"])
 def test_what_is_young_enough_is_drawn_evenly_and_nothing_else(kind: str, how: str, tmp_path: Path) -> None:
@@ -143,6 +144,7 @@ def test_what_is_young_enough_is_drawn_evenly_and_nothing_else(kind: str, how: s
             assert_uniform(drawn, by_hand)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["steps", "column"])
 def test_a_run_that_is_resumed_goes_on_and_an_epoch_leaves_out_what_became_too_old(how: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"max_age": 50} if how == "steps" else {"max_age": 4, "age_column": "version"}

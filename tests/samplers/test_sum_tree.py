@@ -75,7 +75,7 @@ def check(tree: SumTree, weights: Weights, kind: str, rng: np.random.Generator) 
 STEPS = st.tuples(st.sampled_from(["set", "fill", "clear", "grow"]), st.integers(0, 2**32))
 
 
-@examples(60, 1000)
+@examples(25, 1000)
 @given(kind=st.sampled_from(["whole", "wide"]), size=st.sampled_from(SIZES), steps=st.lists(STEPS, max_size=12))
 def test_a_tree_is_a_list_of_weights(kind: str, size: int, steps: list[tuple[str, int]]) -> None:
     tree, weights = SumTree(size), np.zeros(size)

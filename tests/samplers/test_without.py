@@ -40,6 +40,7 @@ SAMPLERS: list[Any] = [
 ]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("make", SAMPLERS)
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_what_has_the_tag_is_never_drawn(make: Any, n_envs: int, tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def recoded(chunks: list[Array], method: codec.Method = codec.PICTURES, size: in
     return [out[at : at + n].copy() for at, n in moved.tolist()]
 
 
+@pytest.mark.some(20)
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("seed", range(10))
 def test_chunks_of_any_kind_are_sealed_to_what_they_were(seed: int, method: codec.Method) -> None:
@@ -186,6 +187,7 @@ def test_chunks_of_any_kind_are_sealed_to_what_they_were(seed: int, method: code
             np.testing.assert_array_equal(found, raw[:wanted])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("content", CONTENTS)
 def test_every_byte_of_a_chunk_of_pictures_that_is_flipped_is_found(content: str) -> None:
     (chunk,) = recoded([encode(CONTENTS[content], clevel=0)])

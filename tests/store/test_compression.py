@@ -90,6 +90,7 @@ def test_what_is_chosen_depends_on_the_data(tmp_path: Path, make: Callable[..., 
     assert figures["us_per_row"] > 0
 
 
+@pytest.mark.nightly
 def test_files_are_hardly_larger_than_by_lz4hc_7(tmp_path: Path) -> None:
     frames = games(600, np.random.default_rng(1))
     by_default, _ = sealed(tmp_path / "default", frames)
@@ -98,6 +99,7 @@ def test_files_are_hardly_larger_than_by_lz4hc_7(tmp_path: Path) -> None:
     assert by_default["ratio"] <= 1.1 * by_level_7["ratio"]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("name", CODECS)
 def test_a_column_has_the_codec_that_it_was_given(tmp_path: Path, name: str | None, dtype: str) -> None:
@@ -250,6 +252,7 @@ def test_no_chunk_becomes_larger_whatever_the_data() -> None:
         assert (after <= before).all()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
 def test_as_many_rows_are_compressed_together_as_are_asked_for(rows: int, tmp_path: Path) -> None:
     columns = {"obs": Column((40, 40), "uint8"), "action": Column((), "int64")}

@@ -31,6 +31,7 @@ def hidden(place: Path) -> list[str]:
     return sorted(path.name for path in place.rglob(".*.new"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("inside", [False, True], ids=["nothing is there", "an empty directory is there"])
 def test_what_kills_left_of_a_store_that_was_made_is_removed_by_the_next(
     inside: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
@@ -274,7 +275,7 @@ def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: 
         assert world.check(buffer) == 10
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("nth", range(1, 9))
 def test_a_kill_while_a_store_is_moved_into_a_directory_is_no_harm_to_the_next(tmp_path: Path, nth: int) -> None:
     path = tmp_path / "store"

@@ -122,6 +122,7 @@ def test_a_mark_whose_removing_raises_is_there(buffer: db.ReplayBuffer, disk: Di
         buffer.copies.remove("mark")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_snapshot_whose_making_raises_is_not_there(inside: bool, buffer: db.ReplayBuffer, disk: Disk, tmp_path: Path) -> None:
     def place(name: str) -> Path:
@@ -184,7 +185,7 @@ def test_a_column_that_cannot_be_made_stands_in_nobodys_way(
     with opened("first") as buffer:
         made = disk.count(lambda: added(buffer, how))
     assert made > 15
-    for operation in range(0, made, amount(5, 1)):
+    for operation in range(0, made, amount(10, 1)):
         buffer = opened(str(operation))
         if disk.fails(lambda buffer=buffer: added(buffer, how), operation, code):  # type: ignore[misc]
             buffer.copies.mark("mark")

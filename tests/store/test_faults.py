@@ -40,7 +40,7 @@ def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
         assert (batch["next_obs"][t].numpy() == next_obs).all(), t
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("takes_effect", [False, True])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_be_made_again(
@@ -115,6 +115,7 @@ def test_an_extend_that_fails_after_a_cut_off_and_is_made_again_starts_one_episo
     assert len(lengths) > 2, lengths
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_an_extend_that_fails_half_way_leaves_the_steps_that_were_committed_by_then(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,4 +215,4 @@ def test_many_environments_with_pictures_need_few_descriptors(tmp_path: Path) ->
         "        buffer.add(frames, zeros.astype(int), zeros, frames, zeros > 0, zeros > 0)\n"
         "    assert len(buffer) == 1920\n"
     )
-    subprocess.run([sys.executable, "-c", program, tmp_path / "store"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program, tmp_path / "store"], check=True)

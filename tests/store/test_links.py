@@ -50,6 +50,7 @@ def untouched(place: Path, work: Callable[[], Any]) -> None:
     assert links.contents(place) == before
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", [links.MARKS, "_segments/length/limiter", "obs/c.99.0", "action/more", "another"])
 def test_a_check_tells_of_every_link(name: str, store: Path, mine: Path) -> None:
     (store / name).symlink_to(mine)
@@ -78,6 +79,7 @@ def test_a_check_of_several_writers_tells_of_links_beside_their_stores(tmp_path:
     assert [problem.path for problem in report.problems] == [tmp_path / "all" / "_shared" / "marks"]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["open", "open to go back", "read a mark", "mark", "repair", "marks"])
 def test_a_directory_of_marks_that_is_a_link_is_not_followed(how: str, store: Path, mine: Path) -> None:
     def make_a_mark() -> None:
@@ -137,7 +139,7 @@ def test_what_watches_sees_what_is_opened_made_and_removed(mine: Path) -> None:
 # Links of the user's own
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("where", ["above", "far above", "the path", "to nothing", "relative"])
 def test_links_above_a_store_are_the_users_own(
     where: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,7 @@ def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], An
     assert failed == []
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("nth", [1, 5, 9, 14, 20])
 def test_others_add_and_sample_while_flush_syncs(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch, nth: int

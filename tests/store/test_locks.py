@@ -24,6 +24,7 @@ def test_readers_that_may_not_write_know_of_the_writer() -> None:
     assert row.broken == 0, str(row)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("code", ["ENOLCK", "EOPNOTSUPP", "ENOSYS", "ENOTSUP"])
 def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
     code: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def test_any_bytes_come_back(raw: bytes, times: int, distances: tuple[int, int, 
     check(np.frombuffer(raw * (1 + times), np.uint8).copy(), distances)
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("seed", range(60))
 def test_what_repeats_itself_at_any_distance_comes_back(seed: int) -> None:
     """Copies of what came before, of any length, from any distance up to beyond the window, between noise of any length."""

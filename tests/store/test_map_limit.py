@@ -45,6 +45,7 @@ def test_what_cannot_be_mapped_is_refused_before_anything_is_written(
     db.ReplayBuffer(tmp_path / "store", 20_000, columns=_COLUMNS, segment_rows=256, writer=writer).close()
 
 
+@pytest.mark.nightly
 def test_a_store_that_cannot_be_mapped_here_is_refused(tmp_path: Path, limit: Callable[[], None]) -> None:
     for n in range(3):
         db.ReplayBuffer(tmp_path / "several", columns=_COLUMNS, n_envs=50, writer=f"w{n}").close()

@@ -50,7 +50,7 @@ class Reader:
     def __call__(self, arrays: list[tuple[str, str]], out: Path) -> list[Array | str]:
         """Read arrays, each by its store and its path; errors are texts."""
         out.mkdir()
-        done = subprocess.run([*self.command, str(out)], input=json.dumps(arrays), capture_output=True, text=True, timeout=280)
+        done = subprocess.run([*self.command, str(out)], input=json.dumps(arrays), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         found: list[Array | str] = []
         for number, one in enumerate(json.loads(done.stdout.splitlines()[-1])["arrays"]):

@@ -33,6 +33,7 @@ def mount(merged: Path) -> None:
         pytest.skip("needs the right to mount an overlay file system")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("capacity", [None, 300])
 def test_rows_that_were_there_are_read_by_the_writer(
     layers: tuple[Path, Path], experience: type[Experience], feeder: type[Feeder], capacity: int | None

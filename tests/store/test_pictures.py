@@ -321,6 +321,7 @@ def turned(size: int, frame: Array) -> bytes:
     return chunk_of(MADE_UP["turned"].ljust(size - 8, b"\0"), frame)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("what", ["flipped", "made up"])
 def test_damage_is_named_and_repaired_and_no_other_picture_changes(tmp_path: Path, what: str, sealed: bool) -> None:
@@ -422,6 +423,7 @@ def test_copies_have_the_same_files_of_pictures(tmp_path: Path) -> None:
         assert {row: after[row] for row in range(60)} == {row: before[row] for row in range(60)}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 3])
 def test_threads_decode_the_same(tmp_path: Path, stack: int) -> None:
     frames, found = scenes(200), []

@@ -69,7 +69,7 @@ def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, row
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
-@examples(8, 40)
+@examples(3, 40)
 @given(data=st.data())
 def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -144,6 +144,7 @@ def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, An
     assert last_shutdown() is LastShutdown.CLEAN
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("column", ["action", "reward", "terminated", "is_last", "row_checksum"])
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_damaged_row_that_is_not_sealed_is_named(

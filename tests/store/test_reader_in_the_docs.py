@@ -23,6 +23,7 @@ def reader() -> Any:
     return found["read"]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("capacity", [None, 150])
 @pytest.mark.parametrize("codec", [None, "zstd:3", "none"])
 def test_it_returns_what_is_stored(tmp_path: Path, capacity: int | None, codec: str | None) -> None:

@@ -86,6 +86,7 @@ READERS = {
 LEAVE_DECODING_TO_ZARR_PYTHON = ("dask", "tensordict")
 
 
+@pytest.mark.nightly
 def test_all_of_them_read_an_empty_store(tmp_path: Path, experience: type[Experience]) -> None:
     with experience(2).open(tmp_path / "store", 100) as buffer:
         for read in READERS.values():
@@ -94,7 +95,7 @@ def test_all_of_them_read_an_empty_store(tmp_path: Path, experience: type[Experi
             assert len(read(tmp_path / "store", "obs")) == len(read(tmp_path / "store", "action")) > 100
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "state", [live, killed, killed_and_opened_again, closed, closed_and_opened_again, wrapped_around, wrapped_around_and_closed]
 )
@@ -184,6 +185,7 @@ def test_reading_while_steps_are_added_never_fails_nor_gives_wrong_bytes(
     assert added > 500
 
 
+@pytest.mark.nightly
 def test_a_shard_read_from_its_front_while_chunks_are_appended_fails_and_is_right_when_read_again(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
@@ -248,7 +250,7 @@ def of_every_codec(rng: np.random.Generator, n: int) -> dict[str, Array]:
     return {f"{kind}_{name}": values for kind, values in kinds.items() for name in CODECS}
 
 
-@pytest.mark.some(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("reader", [reader for reader in READERS if reader not in LEAVE_DECODING_TO_ZARR_PYTHON])
 def test_columns_of_every_codec_are_read_live_and_sealed_and_after_a_kill(tmp_path: Path, reader: str) -> None:
     rows = of_every_codec(np.random.default_rng(0), 301)

@@ -45,6 +45,7 @@ def extend(buffer: db.ReplayBuffer, *lengths: int) -> None:
         buffer.extend(np.zeros((n + 1, *buffer.columns["obs"].shape)), np.zeros(n, int), np.zeros(n), new_episode=True)
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("kind", COLUMNS)
 @pytest.mark.parametrize("call", WRITING)
 def test_a_writer_is_told(call: str, kind: str, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def assert_repaired(path: Path, *, most: int, added: int = 60, world: Experience
 # Something else in a place
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["obs", "action", "_segments", "_segments/length", "_segments/first_row", "_segments/checksum"])
 def test_a_file_in_the_place_of_a_directory_is_repaired(name: str, tmp_path: Path) -> None:
     path = made(tmp_path / "store")
@@ -63,6 +64,7 @@ def test_a_file_in_the_place_of_a_directory_is_repaired(name: str, tmp_path: Pat
     assert_repaired(path, most=0 if name.startswith("_seg") else 60)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["obs", "_segments", "_segments/length", "_segments/first_row"])
 def test_a_link_in_the_place_of_a_directory_is_named_with_what_to_do(name: str, tmp_path: Path) -> None:
     path = made(tmp_path / "store")
@@ -79,6 +81,7 @@ def test_a_link_in_the_place_of_a_directory_is_named_with_what_to_do(name: str, 
     assert_repaired(path, most=0)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "name", ["zarr.json", "action/c.1", "_segments/length/c.0.0", "_segments/length/state.json", "action/zarr.json"]
 )
@@ -156,6 +159,7 @@ def test_slots_that_nothing_is_there_for_are_refused_at_once(tmp_path: Path) -> 
     refused(path)
 
 
+@pytest.mark.some(1)
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("depth", [400, 900, 5_000, 1_000_000])
 def test_json_that_is_nested_deeply_is_refused_at_once(depth: int, tmp_path: Path) -> None:
@@ -167,7 +171,7 @@ def test_json_that_is_nested_deeply_is_refused_at_once(depth: int, tmp_path: Pat
     refused(path)
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("name", ["zarr.json", "_segments/length/state.json", "_segments/length/group.json"])
 def test_json_that_is_far_too_large_is_refused_at_once(name: str, tmp_path: Path) -> None:
@@ -234,6 +238,7 @@ def test_a_check_beside_a_writer_that_does_everything_finds_nothing(where: str, 
 # What a closed store verifies
 
 
+@pytest.mark.nightly
 def test_a_store_that_was_closed_has_no_complete_segment_whose_rows_are_verified_at_opening(tmp_path: Path) -> None:
     path, n = tmp_path / "store", 200 * 64
     with WORLD.open(path, segment_rows=64) as buffer:

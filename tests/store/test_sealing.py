@@ -50,7 +50,7 @@ def held(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int) -> Iterator[
         on.set()
 
 
-@pytest.mark.some(9)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("operation", "nth"), [("map", 1), ("map", 3), ("sync", 1), ("sync", 5), ("sync", 7), ("sync", 10), ("sync", 13)]
 )
@@ -76,6 +76,7 @@ def test_a_slot_that_holds_other_rows_by_now_is_not_sealed(
         np.testing.assert_array_equal(batch["obs"][:, 0], batch["action"])
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("steps", range(20, 60, 3))
 def test_a_slot_is_looked_at_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """The thread is held between taking a slot from its queue and looking at it, while the ring goes round."""
@@ -173,6 +174,7 @@ def test_segments_that_wait_are_brought_to_the_disk_together(tmp_path: Path, mon
         np.testing.assert_array_equal(buffer.at(np.arange(256))["obs"].numpy(), obs[:-1])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("room", [0, 1, 3, 9])
 def test_where_the_disk_has_no_room_for_some_together_they_are_sealed_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int

@@ -309,6 +309,7 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path, experience: ty
         np.testing.assert_array_equal(steps_of(reader), found["step-10.0"])
 
 
+@pytest.mark.nightly
 def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience(shape=(100, 100))
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
@@ -585,7 +586,7 @@ def test_links_out_of_the_store_are_not_followed_on_the_way_back(
 # Training goes on from a mark as it went on then
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "loader"])
 def test_after_going_back_the_same_batches_come(
     kind: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]

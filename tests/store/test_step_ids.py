@@ -43,6 +43,7 @@ def lose_power(base: Path, use: Callable[[Path], db.ReplayBuffer], to: Path, kin
     build(disk.crash(kind, np.random.default_rng(seed)), to)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("capacity", [None, 40])
 def test_ids_go_on_after_clear_and_a_power_loss(capacity: int | None, tmp_path: Path) -> None:
     ids = list[int]()
@@ -63,6 +64,7 @@ def test_ids_go_on_after_clear_and_a_power_loss(capacity: int | None, tmp_path: 
         assert buffer.check(progress=False).ok
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("steps", [3, 8, 50])
 def test_ids_of_steps_that_a_power_loss_took_are_not_given_again(steps: int, tmp_path: Path) -> None:
     ids = list[int]()
@@ -94,7 +96,7 @@ def test_ids_of_steps_that_a_power_loss_took_are_not_given_again(steps: int, tmp
         assert buffer.check(progress=False).ok
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_a_ring_that_comes_back_at_an_earlier_step_gives_no_id_twice(seed: int, tmp_path: Path) -> None:
     ids = list[int]()

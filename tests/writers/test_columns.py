@@ -15,19 +15,19 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from tests.amounts import examples
+from tests.amounts import amount, examples
 from tests.writers.test_multi_writer import Writer
 
 
 @given(seed=st.integers(0, 10**6))
-@examples(3, 60, suppress_health_check=[HealthCheck.too_slow])
+@examples(1, 60, suppress_health_check=[HealthCheck.too_slow])
 def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
     random, numbers = np.random.default_rng(seed), itertools.count(1)
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "all"
         writers = [Writer(root, f"w{n}", n + 1, (5,), 200, 1) for n in range(3)]
         learner, scores, tags = db.ReplayBuffer(root, mode="r"), dict[int, float](), dict[int, str]()
-        for _ in range(15):
+        for _ in range(amount(6, 15)):
             for _ in range(3):
                 writer = writers[int(random.integers(3))]
                 writer.extend(int(random.integers(writer.envs)), int(random.integers(1, 40)), numbers, ends=True)
@@ -73,7 +73,7 @@ def test_priorities_are_of_all_writers_steps_and_outlive_the_learner(tmp_path: P
             writer.extend(0, 20, numbers, ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
         sampler = db.Prioritized(alpha=1.0, seed=1)
-        for n in range(40):
+        for n in range(12):
             batch = learner.sample(32, sampler)
             assert np.isin(batch["steps"].numpy(), learner.steps()).all()
             sampler.update(batch["steps"], np.where(batch["action"].numpy() % 2 == 0, 1.0, 1e-6))
@@ -109,6 +109,7 @@ def test_one_process_writes_columns(tmp_path: Path) -> None:
     writer.buffer.close()
 
 
+@pytest.mark.nightly
 def test_what_a_plan_reads_stays_mapped(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "all", "w", 1, (5,), None, 1)
     writer.extend(0, 5, itertools.count(), ends=True)

@@ -56,6 +56,7 @@ def test_names_that_nobody_has_are_taken_again_in_order(tmp_path: Path) -> None:
     assert pickle.loads(pickled).path == second.path
 
 
+@pytest.mark.nightly
 def test_processes_that_start_together_and_are_killed_use_few_names_and_lose_nothing(tmp_path: Path) -> None:
     root, steps = tmp_path / "all", 20
     for wave in range(3):

@@ -289,6 +289,7 @@ def test_a_writer_opens_after_a_power_loss_that_took_the_size_of_the_counts(writ
     writer.buffer.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("drawn_between", [False, True])
 def test_priorities_follow_a_store_that_was_removed_and_made_anew(writer: Writer, drawn_between: bool) -> None:
     other, sampler = Writer(writer.root, "other", 1, (5,), None, 1), db.Prioritized(alpha=1.0, seed=0)

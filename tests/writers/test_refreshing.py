@@ -115,7 +115,7 @@ def test_each_change_is_seen_and_others_stores_are_not_read(tmp_path: Path, monk
         writer.buffer.close()
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("how", "frame"), [("closed", (5,)), ("sealed", (34, 33)), ("killed", (34, 33))])
 def test_a_store_that_others_evict_from_is_not_read_anew(
     tmp_path: Path, how: str, frame: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

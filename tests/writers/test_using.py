@@ -63,6 +63,7 @@ def test_who_waits_for_another_writer_says_so(writers: list[Writer], monkeypatch
         db.ReplayBuffer(writers[0].root, writer="w0")
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("kind", "text", "call"), REFUSED, ids=[text for _, text, _ in REFUSED])
 def test_what_does_not_fit_is_refused(
     writers: list[Writer], kind: type[Exception], text: str, call: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ from tests.formats import episodes as made
     rows=st.integers(2, 50),
     block=st.integers(1, 10),
 )
-@examples(5, 20)
+@examples(1, 20)
 def test_a_store_comes_back_bit_by_bit(
     tmp_path_factory: pytest.TempPathFactory, seed: int, version: int, streams: int, rows: int, block: int
 ) -> None:

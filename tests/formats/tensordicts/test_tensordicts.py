@@ -24,7 +24,7 @@ from tests.formats.interrupted import assert_same_in_each_stream
 
 
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 3), block=st.integers(1, 20))
-@examples(5, 20)
+@examples(2, 20)
 def test_a_store_comes_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, seed: int, streams: int, block: int) -> None:
     path = tmp_path_factory.mktemp("tensordicts")
     random = np.random.default_rng(seed)

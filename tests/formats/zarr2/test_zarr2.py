@@ -40,7 +40,7 @@ def without_final(episodes: list[Any]) -> list[dict[str, Any]]:
 
 
 @given(seed=st.integers(0, 10**6), umi=st.booleans(), zipped=st.booleans(), chunk=st.integers(1, 20), streams=st.integers(1, 3))
-@examples(5, 20)
+@examples(2, 20)
 def test_a_store_comes_back_bit_by_bit_but_for_final_observations(
     tmp_path_factory: pytest.TempPathFactory, seed: int, umi: bool, zipped: bool, chunk: int, streams: int
 ) -> None:
@@ -63,6 +63,7 @@ def test_a_store_comes_back_bit_by_bit_but_for_final_observations(
         made.assert_same(mine, without_final([one for one in episodes if one.stream == stream]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["diffusion_policy", "umi"])
 def test_zarr_python_reads_an_export(tmp_path: Path, name: str) -> None:
     jpegxl.register()
@@ -156,6 +157,7 @@ COMPRESSORS: dict[str, Any] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_of_zarr_python_in_every_way(tmp_path: Path, compressor: str, order: Any) -> None:
@@ -247,6 +249,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_groups_are_errors(tmp_path: Path, kind: str) -> None:
     shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
@@ -256,6 +259,7 @@ def test_hostile_groups_are_errors(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.nightly
 def test_chunks_that_hold_more_than_they_should_are_not_inflated(tmp_path: Path) -> None:
     bombs = {
         "zlib": numcodecs.Zlib(9).encode(bytes(64 * 1024**2)),

@@ -251,6 +251,7 @@ def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
         assert get(client, "findings")["findings"]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_stores_of_every_kind_damaged_and_killed_ones_too(name: str, tmp_path: Path) -> None:
     damaged = name == "damaged"

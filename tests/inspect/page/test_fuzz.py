@@ -68,7 +68,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 LIKELY = {"column": ("obs",), "stack": ("1",), "sort": ("ended", "return"), "batch_size": ("1", "7"), "batches": ("1", "2")}
 
 
-@pytest.mark.some(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STORES)
 def test_nothing_that_is_asked_is_an_error_of_the_server(name: str, tmp_path: Path, any_seed: int) -> None:
     options, fill = STORES[name]
