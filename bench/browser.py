@@ -77,7 +77,7 @@ def until(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> 
 
 def complaints(driver: WebDriver) -> list[str]:
     """Return what the browser's console has that is an error, since it was last asked."""
-    entries: list[dict[str, Any]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
+    entries: list[dict[str, Any]] = driver.get_log("browser")
     return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
 

@@ -379,7 +379,7 @@ def test_stock_tools_read_it(tmp_path: Path) -> None:
     array = zarr.open_group(path, mode="r")["obs"]
     assert isinstance(array, zarr.Array)
     assert np.array_equal(np.asarray(array[:41]), ours)
-    lazy: Any = dask.array.from_zarr(str(path), component="obs")  # type: ignore[no-untyped-call]
+    lazy: Any = dask.array.from_zarr(str(path), component="obs")
     assert np.array_equal(lazy[7:20].compute(), ours[7:20])
     with xarray.open_zarr(path, consolidated=True) as data:
         assert np.array_equal(data["obs"][3:5].values, ours[3:5])

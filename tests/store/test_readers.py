@@ -66,7 +66,7 @@ def with_xarray(root: Path, path: str) -> Array:
 
 
 def with_dask(root: Path, path: str) -> Array:
-    lazy: Any = dask.array.from_zarr(str(root), component=path)  # type: ignore[no-untyped-call]
+    lazy: Any = dask.array.from_zarr(str(root), component=path)
     return np.asarray(lazy.compute(scheduler="threads", num_workers=2))
 
 
