@@ -114,6 +114,7 @@ def test_priorities_are_a_nodes_and_each_learners_weights_its_own(shared: Cluste
     first, second = (db.Prioritized(alpha=1.0, beta=beta, column="skewed", seed=0) for beta in (1.0, 0.5))  # of two learners
     batch = shared.sample(MANY, first)
     shared.update(first, batch, batch["steps"] % 7 + 1)
+    shared.flush()  # an update does not wait for the nodes
     for learner, power in ((first, 1.0), (second, 0.5), (first, 1.0)):  # each has weights by its own beta
         weighted = shared.sample(64, learner)
         assert np.allclose(weighted["weights"], (weighted["steps"] % 7 + 1.0) ** -power, rtol=1e-5)
