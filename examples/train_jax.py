@@ -49,7 +49,7 @@ def loss_of(parameters: Parameters, obs: jax.Array, action: jax.Array, next_obs:
     return jnp.square(x @ weights + bias - (next_obs - obs)).mean()
 
 
-@jax.jit  # type: ignore[untyped-decorator]
+@jax.jit
 def update(parameters: Parameters, obs: jax.Array, action: jax.Array, next_obs: jax.Array) -> tuple[Parameters, jax.Array]:
     """Take a step of gradient descent."""
     loss, gradients = jax.value_and_grad(loss_of)(parameters, obs, action, next_obs)

@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the set that is to run: see `tests.amounts`; and, before xdist looks, what one worker runs: see `tests.groups`."""
-    left_out = _left_out(items)
+    left_out = set[pytest.Item]() if config.getoption("--freeze") else _left_out(items)
 
     def is_chosen(item: pytest.Item) -> bool:
         only = item.get_closest_marker("nightly") is not None or item in left_out
@@ -100,7 +100,6 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     """Fail a test that hangs, with its traceback; `faulthandler_timeout` ends the run where it does not come back to Python."""
-
     seconds = amounts.amount(600, 1800)  # what takes so long hangs, however busy the machine is
 
     def fail(*_: Any) -> None:
@@ -146,7 +145,10 @@ def any_seed(request: pytest.FixtureRequest) -> int:
     seed = zlib.crc32(f"{request.config.stash[_SEED]} {name}".encode())
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  what other libraries draw from
-    torch.default_generator.manual_seed(seed)  # without a stack trace, as torch.manual_seed makes for devices
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # the same, without stack traces for devices that are not there, which take milliseconds
+        torch.default_generator.manual_seed(seed)
     return seed
 
 

@@ -81,26 +81,32 @@ def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[db.ReplayBuffer]:
-    """A buffer that all tests of bad calls use, which goes on afterwards."""
+    """A buffer that all tests of bad calls use, one after the other."""
     with db.ReplayBuffer(tmp_path_factory.mktemp("used") / "store", **OPTIONS) as buffer:
         for t in range(25):
             buffer.add(**step(t))
         yield buffer
-        episodes = len(buffer.episodes)
-        buffer.add(**step(25))
-        assert len(buffer) == 26
-        assert len(buffer.episodes) == episodes  # the running one went on
-        batch = buffer.at([buffer.episodes.start[-1] + 5])
-        assert batch["action"].item() == 25
-        np.testing.assert_array_equal(batch["obs"][0].numpy(), step(25)["obs"])
+
+
+@contextlib.contextmanager
+def as_before(buffer: db.ReplayBuffer) -> Iterator[None]:
+    """Whatever is done in the block, the buffer is as before afterwards, and goes on."""
+    before = everything(buffer)
+    yield
+    assert everything(buffer) == before
+    n, episodes = len(buffer), len(buffer.episodes)
+    buffer.add(**step(n))
+    assert len(buffer) == before["steps"] + 1
+    assert len(buffer.episodes) == episodes + (n % 10 == 0)  # the running one went on, or after its end another begins
+    batch = buffer.at(buffer.steps()[-1:])
+    assert batch["action"].item() == n
+    np.testing.assert_array_equal(batch["obs"][0].numpy(), step(n)["obs"])
 
 
 @pytest.fixture
 def unchanged(used: db.ReplayBuffer) -> Iterator[db.ReplayBuffer]:
-    """A buffer that is as before afterwards, whatever the test does."""
-    before = everything(used)
-    yield used
-    assert everything(used) == before
+    with as_before(used):
+        yield used
 
 
 BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
@@ -725,12 +731,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_is_told_in_a_sentence(what: str, unchanged: db.ReplayBuffer) -> None:
+def test_a_mistake_is_told_in_a_sentence(what: str, buffer: db.ReplayBuffer) -> None:
     call, message = MISTAKES[what]
-    with pytest.raises(db.InputError, match=message) as caught:
-        call(unchanged)
+    with as_before(buffer), pytest.raises(db.InputError, match=message) as caught:
+        call(buffer)
     assert isinstance(caught.value, LookupError) == (what in ("no column", "an episode too many", "an episode of none"))
-    assert set(unchanged.columns) == {*OPTIONS["columns"], "reward", "terminated", "truncated", "is_last", "row_checksum"}
+    assert set(buffer.columns) == {*OPTIONS["columns"], "reward", "terminated", "truncated", "is_last", "row_checksum"}
 
 
 def test_what_is_not_there_is_looked_up_as_python_does(buffer: db.ReplayBuffer) -> None:

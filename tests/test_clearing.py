@@ -184,18 +184,21 @@ def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("each", [False, True])
-def test_a_capacity_can_be_changed_when_a_store_is_opened_again(each: bool, tmp_path: Path) -> None:
+def test_a_capacity_can_be_changed_when_a_store_is_opened_again(
+    each: bool, tmp_path: Path, amount: Callable[[int, int], int]
+) -> None:
     def step(buffer: db.ReplayBuffer, first: int, n: int) -> None:
         for k in range(first, first + n):
             two = np.array([k, 10_000 + k])
             buffer.add(two, two, np.ones(2), two + 1, np.zeros(2, bool), np.zeros(2, bool))
 
     with made(tmp_path / "store", 200, segment_rows=8, n_envs=2, capacity_each=each, autoreset="disabled") as buffer:
-        step(buffer, 0, 150)
+        step(buffer, 0, amount(150, 300))
     with pytest.raises(db.errors.SchemaError, match=r"capacity: stored 200, asked for 400(.|\n)*resize\(\)"):
         db.ReplayBuffer(tmp_path / "store", 400)
-    at = 150
-    for capacity, n in ((400, 250), (60, 0), (60, 50), (None, 120), (100, 0), (200, 150), (16, 20)):
+    at, few = amount(150, 300), ((400, 250), (60, 0), (60, 50), (None, 120), (100, 0), (200, 150), (16, 20))
+    many = ((400, 400), (60, 0), (60, 100), (None, 500), (100, 0), (1000, 700), (16, 20))
+    for capacity, n in (few, many)[amount(0, 1)]:
         with db.ReplayBuffer(tmp_path / "store") as buffer:
             before = len(buffer)
             buffer.resize(capacity)

@@ -1,6 +1,6 @@
 """Digests of what must not depend on the processor: `python -m tests.frozen.processor [STORE ...]` prints them as JSON.
 
-They are of the raw bits of all float64 functions that decide what is drawn or what a batch holds, of many prioritized draws,
+They are of the raw bits of all float64 functions that decide what is drawn or what a batch holds, of a million prioritized draws,
 and of batches of frozen stores.
 """
 
@@ -22,12 +22,12 @@ import diskbuffer as db
 from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.native.sampling import power
 from tests.frozen import kernels
-from tests.frozen.batches import LESS, digests_of
+from tests.frozen.batches import SIZES, digests_of
 from tests.frozen.digests import Digest, digest_of
 from tests.frozen.stores import Numbers
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
-DRAWS, BATCH = 200_000, 50_000
+DRAWS, BATCH = 1_000_000, 50_000
 
 
 def environment() -> dict[str, str]:
@@ -93,7 +93,7 @@ def digests(stores: list[str]) -> dict[str, dict[str, dict[str, str]]]:
     with tempfile.TemporaryDirectory() as directory:
         cases = {name: case for name, case in kernels.CASES.items() if not name.startswith("the index")}
         compiled = {name: digest_of(case(Path(directory))) for name, case in cases.items()}
-        of_stores = {name: digests_of(name, Path(directory) / str(k), sizes=LESS) for k, name in enumerate(stores)}
+        of_stores = {name: digests_of(name, Path(directory) / str(k), sizes=SIZES[:-1]) for k, name in enumerate(stores)}
     return {"values": {"functions": {part: str(digest) for part, digest in parts.items()}, "compiled": compiled}} | of_stores
 
 

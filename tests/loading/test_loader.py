@@ -474,7 +474,7 @@ def test_sampling_threads_beside_one_that_adds_and_evicts_get_right_bytes(
 
 
 def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
 ) -> None:
     world, batches = experience(2), 0
     with world.open(tmp_path / "store", 300, frame_stack=4, segment_rows=16) as buffer:
@@ -483,7 +483,7 @@ def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
 
         def add(done: threading.Event) -> None:
             added = 0
-            while (added <= 300 or batches <= 30) and not done.is_set():
+            while (added <= amount(300, 1000) or batches <= amount(30, 100)) and not done.is_set():
                 feed.add()
                 added += 1
 
@@ -500,13 +500,13 @@ def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
                 world.check_batch(batch, 4)
 
         run(add, learn)
-        assert batches > 30
-        assert buffer.stats()["added"] > 300
+        assert batches > amount(30, 100)
+        assert buffer.stats()["added"] > amount(300, 1000)
     assert loading() == []
 
 
 def test_looking_from_another_thread_while_one_adds_is_fine(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
 ) -> None:
     world, looks = experience(2), 0
     lengths, seen = set(), set()  # after an add, and at any time
@@ -517,7 +517,7 @@ def test_looking_from_another_thread_while_one_adds_is_fine(
 
         def add(done: threading.Event) -> None:
             added = 0
-            while (added <= 300 or looks <= 30) and not done.is_set():
+            while (added <= amount(300, 1000) or looks <= amount(30, 100)) and not done.is_set():
                 feed.add()
                 lengths.add(len(buffer))
                 added += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,12 +39,13 @@ def test_trajectories_go_on_from_one_call_to_the_next(tmp_path: Path) -> None:
         assert batch["next_obs"][:, 0].tolist() == list(range(1, 36))
 
 
-def test_what_is_too_old_goes_while_an_array_is_added(tmp_path: Path) -> None:
-    """An array of 30 times the capacity takes no more segments than the capacity does."""
+def test_what_is_too_old_goes_while_an_array_is_added(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    """An array of many times the capacity takes no more segments than the capacity does."""
+    steps = amount(3_000, 10_000)
     with small(tmp_path / "store", 100) as buffer:
-        assert buffer.extend(**trajectory(3_000)) == 3_000
+        assert buffer.extend(**trajectory(steps)) == steps
         kept = buffer.at(buffer.steps())["action"].tolist()
-        assert kept == list(range(3_000 - len(kept), 3_000))
+        assert kept == list(range(steps - len(kept), steps))
         assert 100 <= len(kept) <= 116
         assert len(list((tmp_path / "store" / "action").glob("c.*"))) <= 16
         assert buffer.check(progress=False).ok

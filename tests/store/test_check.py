@@ -165,11 +165,13 @@ def test_metadata_and_their_copy_are_checked(made: Made) -> None:
         assert_whole(world, path, 0)
 
 
-def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(tmp_path: Path, writers: Writers) -> None:
+def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(
+    tmp_path: Path, writers: Writers, amount: Callable[[int, int], int]
+) -> None:
     world = Experience(2)
     writers.start(tmp_path / "store", world, "seal", capacity=300, segment_rows=16)
     writers.wait_for(30)
-    for _ in range(4):
+    for _ in range(amount(4, 8)):
         report = db.check(tmp_path / "store", progress=False)
         assert report.ok, str(report)
     with pytest.raises(db.LockedError, match="is being written to"):

@@ -6,6 +6,7 @@ import gc
 import itertools
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from tests.amounts import amount, examples
+from tests import amounts
+from tests.amounts import examples
 from tests.writers.test_multi_writer import Writer
 
 
@@ -27,7 +29,7 @@ def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
         root = Path(directory) / "all"
         writers = [Writer(root, f"w{n}", n + 1, (5,), 200, 1) for n in range(3)]
         learner, scores, tags = db.ReplayBuffer(root, mode="r"), dict[int, float](), dict[int, str]()
-        for _ in range(amount(6, 15)):
+        for _ in range(amounts.amount(6, 15)):
             for _ in range(3):
                 writer = writers[int(random.integers(3))]
                 writer.extend(int(random.integers(writer.envs)), int(random.integers(1, 40)), numbers, ends=True)
@@ -65,7 +67,7 @@ def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
             writer.buffer.close()
 
 
-def test_priorities_are_of_all_writers_steps_and_outlive_the_learner(tmp_path: Path) -> None:
+def test_priorities_are_of_all_writers_steps_and_outlive_the_learner(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     numbers = itertools.count(1)
     writers = [Writer(tmp_path / "all", f"w{n}", 2, (34, 33), 300, 2) for n in range(3)]
     for _ in range(3):
@@ -73,7 +75,7 @@ def test_priorities_are_of_all_writers_steps_and_outlive_the_learner(tmp_path: P
             writer.extend(0, 20, numbers, ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
         sampler = db.Prioritized(alpha=1.0, seed=1)
-        for n in range(12):
+        for n in range(amount(12, 40)):
             batch = learner.sample(32, sampler)
             assert np.isin(batch["steps"].numpy(), learner.steps()).all()
             sampler.update(batch["steps"], np.where(batch["action"].numpy() % 2 == 0, 1.0, 1e-6))

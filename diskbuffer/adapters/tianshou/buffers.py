@@ -13,7 +13,7 @@ from diskbuffer.adapters.tianshou.backed import StoreBacked
 Array = npt.NDArray[Any]
 
 
-class DiskReplayBuffer(StoreBacked, ReplayBuffer):  # type: ignore[misc]
+class DiskReplayBuffer(StoreBacked, ReplayBuffer):
     """Tianshou's `ReplayBuffer`, with its steps in a store on disk.
 
     What is drawn and returned is what Tianshou's own returns, with the same seed, but that with ``ignore_obs_next=True`` the
@@ -44,7 +44,7 @@ class DiskReplayBuffer(StoreBacked, ReplayBuffer):  # type: ignore[misc]
     """
 
 
-class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):  # type: ignore[misc]
+class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
     """Tianshou's `VectorReplayBuffer`, with its steps in one store on disk; see `DiskReplayBuffer`.
 
     Parameters
@@ -95,7 +95,7 @@ class _Prioritized(StoreBacked):
             return batch
 
 
-class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):  # type: ignore[misc]
+class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
     """Tianshou's `PrioritizedReplayBuffer`, with its steps in a store on disk; see `DiskReplayBuffer`.
 
     Parameters
@@ -107,7 +107,7 @@ class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):  # typ
     """
 
 
-class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuffer):  # type: ignore[misc]
+class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuffer):
     """Tianshou's `PrioritizedVectorReplayBuffer`, with its steps in one store on disk; see `DiskReplayBuffer`.
 
     Parameters
