@@ -68,7 +68,7 @@ build/sanitize/threads_gather: tests/native/threads_gather.cpp $(THREADS_GATHER)
 	mkdir -p build/sanitize
 	$(CXX) -std=c++17 -Wall -Wextra -Wno-tsan -O1 -g -fsanitize=thread -pthread -I$(KERNELS) $(filter %.cpp,$^) -o $@
 
-check: $(VENV)/test $(VENV)/check
+check: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -100,11 +100,12 @@ clean:
 	rm -rf $(VENV) build
 	find diskbuffer -name "*.so" -delete
 
-# The native code, built where it is used: in the checkout. Whatever is installed there builds it, if it was not.
+# The native code, built where it is used: in the checkout.
+demo test nightly newest coverage check bench soak interop docs dist: native
 native: $(VENV)/native
+BUILD_NATIVE := $(BIN)/python setup.py --quiet build_ext --inplace && touch $(VENV)/native
 $(VENV)/native: $(VENV)/build setup.py $(shell find diskbuffer/native -name "*.pyx" -o -name "*.pxd" -o -name "*.[hc]pp")
-	$(BIN)/python setup.py --quiet build_ext --inplace
-	touch $@
+	$(BUILD_NATIVE)
 
 $(VENV)/build: $(VENV)/python constraints.txt
 	$(INSTALL) pip "setuptools>=77" Cython numpy
@@ -127,7 +128,8 @@ $(VENV)/interop/%/installed: tests/formats/interop/%.txt
 	$(VENV)/interop/$*/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
-$(VENV)/%: pyproject.toml constraints.txt | $(VENV)/native
-	$(INSTALL) --no-build-isolation --editable ".[$*]"
+# The native code is compiled while pip installs packages, and in the time that this leaves.
+$(VENV)/%: pyproject.toml constraints.txt | $(VENV)/build
+	(nice $(BUILD_NATIVE)) & MAKE_BUILDS_NATIVE=1 $(INSTALL) --no-build-isolation --editable ".[$*]" && wait $$!
 	[ $* != test -a $* != bench ] || $(INSTALL) --no-deps tianshou
 	touch $@

@@ -64,7 +64,9 @@ class BuildNative(build_ext):
     """Build what the checkout does not hold yet, and load it before it counts as built."""
 
     def run(self) -> None:
-        """Build, but for a checkout in which that was done."""
+        """Build, but for a checkout in which that was done, or is being done by make."""
+        if self.editable_mode and "MAKE_BUILDS_NATIVE" in os.environ:
+            return
         if (self.inplace or self.editable_mode) and not loading_error(NATIVE):
             return
         self.force = True  # whatever is there did not pass
