@@ -23,14 +23,14 @@ def pinned() -> dict[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """Return the version of each package that is here for the extras `test` and `check`, and for what these need."""
+    """Return the version of each package that is here for the extra `test`, and for what that needs."""
     found, looked_at = dict[str, str](), set[tuple[str, str]]()
-    waiting = [("diskbuffer", extra) for extra in ("", "test", "check")] + [(name, "") for name in BESIDE]
+    waiting = [("diskbuffer", extra) for extra in ("", "test")] + [(name, "") for name in BESIDE]
     while waiting:
         name, extra = waiting.pop()
         try:
             distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # what is there for other systems, or `check` alone
+        except metadata.PackageNotFoundError:  # what is there for other systems
             continue
         found[name] = distribution.version.partition("+")[0]
         looked_at.add((name, extra))
