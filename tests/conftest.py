@@ -13,21 +13,19 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import hypothesis.core
 import numpy as np
 import pytest
-import torch
 
 from tests import amounts
 from tests.groups import group_of
 from tests.leftovers import none_left
-from tests.support.experience import Experience, Feeder, heads_of, steps_of
-from tests.support.writers import Writers
 
-__all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
+if TYPE_CHECKING:
+    from tests.support.writers import Writers
 
 _SEED = pytest.StashKey[int]()
 _MEMORY = Path("/dev/shm")
@@ -145,6 +143,8 @@ def any_seed(request: pytest.FixtureRequest) -> int:
     seed = zlib.crc32(f"{request.config.stash[_SEED]} {name}".encode())
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  what other libraries draw from
+    import torch  # here, as pytest-xdist's main process, which waits for nothing else, runs no test
+
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:  # the same, without stack traces for devices that are not there, which take milliseconds
@@ -159,14 +159,10 @@ def nothing_left_behind() -> Iterator[None]:
         yield
 
 
-def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """Return the names of a batch's steps, of sequences those of the first steps."""
-    steps: np.ndarray[Any, Any] = batch["steps"].numpy()
-    return steps if steps.ndim == 1 else steps[:, 0]
-
-
 @pytest.fixture(scope="session")
 def server() -> Iterator[Writers]:
+    from tests.support.writers import Writers
+
     server = Writers()
     yield server
     server.close()
@@ -177,13 +173,3 @@ def writers(server: Writers) -> Iterator[Writers]:
     yield server
     if server.pid:
         server.kill()
-
-
-@pytest.fixture
-def experience() -> type[Experience]:
-    return Experience
-
-
-@pytest.fixture
-def feeder() -> type[Feeder]:
-    return Feeder

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +19,7 @@ import zarr
 
 import diskbuffer as db
 from diskbuffer.store.format import layout
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 SHAPE = (34, 33)
 FRAME = np.full(SHAPE, 7, np.uint8)
@@ -209,12 +207,10 @@ def test_nan_and_infinity_are_kept_where_they_are_allowed(buffer: db.ReplayBuffe
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_wrong_number_of_environments_is_refused(
-    n: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_a_wrong_number_of_environments_is_refused(n: int, tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store") as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(5)
         frames = np.ones((n, *SHAPE), np.uint8)
         with pytest.raises(db.InputError, match=rf"obs.*\(2, 34, 33\).*\({n}, 34, 33\)"):

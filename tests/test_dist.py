@@ -99,9 +99,7 @@ def test_the_sdist_has_all_files_of_the_project_and_no_others(files: list[str], 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_works_in_an_empty_environment_without_a_checkout(
-    version: str, files: list[str], sdist: Path, on_disk: Path, experience: type[Experience]
-) -> None:
+def test_it_works_in_an_empty_environment_without_a_checkout(version: str, files: list[str], sdist: Path, on_disk: Path) -> None:
     """The last version gets the sdist, and the others the wheel that is built from it."""
     if (base := interpreter(version)) is None:
         pytest.skip(f"Python {version} is not there")
@@ -119,8 +117,8 @@ def test_it_works_in_an_empty_environment_without_a_checkout(
     run(user / "python", "-P", ROOT / "tests" / "readme.py", cwd=on_disk)
     assert "2,000" in run(user / "diskbuffer", "info", "runs/cartpole", cwd=on_disk)
     run(user / "python", "-c", TRAIN, cwd=on_disk)
-    with experience(2).open(on_disk / "store", 300) as buffer:
-        Feeder(experience(2), buffer).add(60)
+    with Experience(2).open(on_disk / "store", 300) as buffer:
+        Feeder(Experience(2), buffer).add(60)
         rewards = float(buffer.at(buffer.episodes.id)["reward"].sum())
         found = [len(buffer.episodes), len(buffer), rewards]
     assert [float(word) for word in run(user / "python", "-c", READ, cwd=on_disk).split()] == pytest.approx(found)

@@ -5,25 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
 from tests.chi_square import assert_uniform
-from tests.conftest import steps_of
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder, steps_of
 
 
 @pytest.fixture
-def pair(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> Any:
+def pair(tmp_path: Path) -> Any:
     """Two buffers, of two environments and of one, with their worlds and feeders."""
-    one, other = experience(2, 20), experience(1, 33)
+    one, other = Experience(2, 20), Experience(1, 33)
     with one.open(tmp_path / "one", 150, segment_rows=8, frame_stack=2) as a, other.open(tmp_path / "other", frame_stack=2) as b:
-        feeds = feeder(one, a), feeder(other, b)
+        feeds = Feeder(one, a), Feeder(other, b)
         feeds[0].add(60)
         feeds[1].add(90)
         yield (one, other), (a, b), feeds

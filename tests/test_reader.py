@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +15,9 @@ import pytest
 import diskbuffer as db
 from diskbuffer.plugin import Reader, is_observation, writers_of
 from tests.frozen.archives import ARCHIVES, BOOT, unpack
+from tests.support.experience import Experience, Feeder
 from tests.support.specimens import KINDS, make
 from tests.support.workloads import boot
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
 
 WITHOUT = """
 import sys
@@ -92,10 +90,10 @@ def test_random_stores_look_as_a_buffer_has_them(kind: str, tmp_path: Path, any_
     compare(tmp_path / "store")
 
 
-def test_a_reader_follows_its_writer(tmp_path: Path, experience: type[Experience], feeder: type[Feeder], any_seed: int) -> None:
-    rng, world = np.random.default_rng(any_seed), experience(2)
+def test_a_reader_follows_its_writer(tmp_path: Path, any_seed: int) -> None:
+    rng, world = np.random.default_rng(any_seed), Experience(2)
     with world.open(tmp_path / "store", 200, segment_rows=16) as buffer:
-        fed = feeder(world, buffer)
+        fed = Feeder(world, buffer)
         reader = Reader(tmp_path / "store")
         assert reader.writer is not None
         assert reader.writer["pid"] == os.getpid()
@@ -126,11 +124,11 @@ def test_a_reader_follows_its_writer(tmp_path: Path, experience: type[Experience
     assert reader.writer is None
 
 
-def test_a_store_that_is_replaced_or_removed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience()
+def test_a_store_that_is_replaced_or_removed(tmp_path: Path) -> None:
+    world = Experience()
     for name, steps in (("store", 30), ("other", 50)):
         with world.open(tmp_path / name) as buffer:
-            feeder(world, buffer).add(steps)
+            Feeder(world, buffer).add(steps)
     reader = Reader(tmp_path / "store")
     assert len(reader.read("reward", reader.episodes().start)) == len(reader.episodes())
     assert reader.counts()[0].tolist() == [30]
@@ -145,10 +143,10 @@ def test_a_store_that_is_replaced_or_removed(tmp_path: Path, experience: type[Ex
         reader.refresh()
 
 
-def test_rows_that_are_not_there(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience()
+def test_rows_that_are_not_there(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
     reader = Reader(tmp_path / "store")
     for steps in ([-1], [reader.rows()[1][0] + 1], [2**62]):
         with pytest.raises(db.InputError, match="has no row"):
@@ -158,12 +156,10 @@ def test_rows_that_are_not_there(tmp_path: Path, experience: type[Experience], f
     assert reader.read("obs", []).shape == (0, 34, 33)
 
 
-def test_a_damaged_store_is_an_error_unless_damage_is_tolerated(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience()
+def test_a_damaged_store_is_an_error_unless_damage_is_tolerated(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
     (tmp_path / "store" / "_segments" / "length" / "c.0.0").unlink()
     with pytest.raises(db.CorruptionError):
         Reader(tmp_path / "store")

@@ -8,22 +8,19 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import diskbuffer as db
 from diskbuffer.plugin import SharedStore
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.fixture
-def path(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> Path:
-    world = experience(1)
+def path(tmp_path: Path) -> Path:
+    world = Experience(1)
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(200)
+        Feeder(world, buffer).add(200)
     return tmp_path / "store"
 
 

@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +16,14 @@ from torch.utils.data import DataLoader
 
 import diskbuffer as db
 from diskbuffer.adapters.pytorch import BatchDataset, StepDataset, as_numpy
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.fixture
-def made(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> tuple[Experience, Path]:
-    world = experience(2)
+def made(tmp_path: Path) -> tuple[Experience, Path]:
+    world = Experience(2)
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
     return world, tmp_path / "store"
 
 
@@ -111,12 +109,10 @@ def test_workers_without_replacement_see_every_step_once_in_each(made: tuple[Any
 @pytest.mark.nightly
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_workers_and_later_epochs_see_what_a_living_writer_adds(
-    context: str, persistent: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_workers_and_later_epochs_see_what_a_living_writer_adds(context: str, persistent: bool, tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", 120, segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         dataset = BatchDataset(tmp_path / "store", 64, refresh_every=2, batches=80)
         loader = DataLoader(
@@ -136,10 +132,10 @@ def test_workers_and_later_epochs_see_what_a_living_writer_adds(
         assert newest[1] > newest[0] + 200  # of two environments
 
 
-def test_without_workers_what_came_since_is_seen(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1)
+def test_without_workers_what_came_since_is_seen(tmp_path: Path) -> None:
+    world = Experience(1)
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(30)
         dataset = BatchDataset(tmp_path / "store", 64, batches=8)
         stays = BatchDataset(tmp_path / "store", 64, batches=8, refresh_every=None)
@@ -182,12 +178,10 @@ def test_jax_takes_batches_through_dlpack(made: tuple[Any, Path]) -> None:
 @pytest.mark.some(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("by_path", [False, True])
-def test_steps_by_number_are_each_read_once(
-    workers: int, by_path: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_steps_by_number_are_each_read_once(workers: int, by_path: bool, tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", segment_rows=16, frame_stack=2) as buffer:
-        feeder(world, buffer).add(40)
+        Feeder(world, buffer).add(40)
         dataset = StepDataset(tmp_path / "store" if by_path else buffer)
         assert len(dataset) == len(buffer) == 80
         loader = torch.utils.data.DataLoader(dataset, 16, shuffle=True, **forked(workers))

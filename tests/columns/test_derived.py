@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,22 +19,17 @@ import zarr
 
 import diskbuffer as db
 from diskbuffer.store.verification import Verification
-from tests.conftest import steps_of
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder, steps_of
 
 
 def value_of(steps: Any) -> Any:
     return (np.asarray(steps) * 7 % 1001).astype(np.float32)
 
 
-def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reopening(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20)
+def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reopening(tmp_path: Path) -> None:
+    world = Experience(2, 20)
     with world.open(tmp_path / "store", 150, segment_rows=16, frame_stack=2) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         loop = iter(buffer.loader(16, db.Uniform(1), threads=2))
         assert "value" not in next(loop)
@@ -63,7 +58,7 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         at = steps_of(buffer)
         np.testing.assert_array_equal(buffer.at(at)["value"].numpy(), value_of(at))
         assert buffer.columns["value"] == db.Column((), "float32")
-        feeder(world, buffer).add(40)
+        Feeder(world, buffer).add(40)
         world.check(buffer)
         slots = np.fromfile(tmp_path / "store" / "_segments" / "length" / "c.0.0", np.int64)
         files = {int(file.name.split(".")[1]) for file in (tmp_path / "store" / "value").glob("c.*")}
@@ -72,12 +67,10 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         assert set(value_of(at).tolist()) - {0.0} <= {*np.asarray(rows).tolist(), *value_of(at).tolist()}
 
 
-def test_other_zarr_tools_read_it_also_where_nothing_was_written(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 20, (9,))
+def test_other_zarr_tools_read_it_also_where_nothing_was_written(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         steps = steps_of(buffer)[40:50]  # n_envs is 1: names are positions
         buffer.columns.write("embedding", steps, np.tile(steps[:, None], (1, 3)).astype(np.float32))
         root: Any = zarr.open_group(buffer.path, mode="r")
@@ -88,10 +81,10 @@ def test_other_zarr_tools_read_it_also_where_nothing_was_written(
         np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), expected)
 
 
-def test_a_reader_sees_it_after_refreshing(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_a_reader_sees_it_after_refreshing(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         steps = steps_of(buffer)
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             assert "value" not in reader.sample(4)
@@ -107,10 +100,10 @@ def test_a_reader_sees_it_after_refreshing(tmp_path: Path, experience: type[Expe
                 reader.columns.write("value", steps, value_of(steps))
 
 
-def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", 40, segment_rows=8) as buffer:
-        feeder(world, buffer).add(70)
+        Feeder(world, buffer).add(70)
         steps = steps_of(buffer)
         last = int(steps[-1]) + 1
         cases: list[tuple[str, Any, Any, str]] = [
@@ -145,12 +138,10 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
 # map
 
 
-def test_map_writes_what_a_function_makes_of_every_step(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20)
+def test_map_writes_what_a_function_makes_of_every_step(tmp_path: Path) -> None:
+    world = Experience(2, 20)
     with world.open(tmp_path / "store", segment_rows=16, frame_stack=2) as buffer:
-        feeder(world, buffer).add(90)
+        Feeder(world, buffer).add(90)
         n = buffer.columns.map(
             lambda b: (b["reward"] * 2, b["next_obs"].float().mean((1, 2, 3))), 32, ("double", "mean"), progress=True
         )
@@ -173,12 +164,10 @@ def test_map_writes_what_a_function_makes_of_every_step(
         np.testing.assert_array_equal(buffer.at(steps_of(buffer))["double"].numpy(), batch["double"].numpy())
 
 
-def test_an_interrupted_map_goes_on_where_it_was(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_map_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diskbuffer.columns.map_steps._NOTED_EVERY", 0.0)
     monkeypatch.setattr("diskbuffer.columns.map_steps._SHARE", float("inf"))
-    world = experience(2, 20, (9,))
+    world = Experience(2, 20, (9,))
     seen: list[list[int]] = []
 
     def function(batch: Any) -> Any:
@@ -188,7 +177,7 @@ def test_an_interrupted_map_goes_on_where_it_was(
         return batch["reward"]
 
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(90)
         steps = steps_of(buffer).tolist()
         with pytest.raises(KeyboardInterrupt):
@@ -227,12 +216,10 @@ def test_a_map_whose_steps_were_cleared_begins_anew(tmp_path: Path, monkeypatch:
         assert (buffer.at(buffer.steps())["copy"] == 1).all()
 
 
-def test_a_map_whose_function_returns_something_wrong_makes_no_column(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 20, (9,))
+def test_a_map_whose_function_returns_something_wrong_makes_no_column(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(40)
+        Feeder(world, buffer).add(40)
         with pytest.raises(db.InputError, match="second"):
             buffer.columns.map(lambda batch: (batch["reward"], batch["reward"][:-1]), 16, ("first", "second"), progress=False)
         assert buffer.columns.derived == set()
@@ -260,10 +247,10 @@ buffer.close()
 
 
 @pytest.mark.nightly
-def test_a_killed_map_is_resumed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(2, 20, (9,))
+def test_a_killed_map_is_resumed(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(800)
+        Feeder(world, buffer).add(800)
     total, rounds, line = 0, 0, ""
     while line != "end":
         with subprocess.Popen(
@@ -314,12 +301,10 @@ def by_hand(buffer: db.ReplayBuffer, gamma: float, lam: float, values: bool) -> 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("segment_rows", [8, 64, 1024])
 @pytest.mark.parametrize("cut", [False, True])
-def test_returns_and_advantages_are_those_of_a_plain_loop(
-    segment_rows: int, cut: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 40, (9,))
+def test_returns_and_advantages_are_those_of_a_plain_loop(segment_rows: int, cut: bool, tmp_path: Path) -> None:
+    world = Experience(2, 40, (9,))
     with world.open(tmp_path / "store", 200, segment_rows=segment_rows) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(131)
         if cut:
             buffer.cut_off(1)
@@ -339,12 +324,10 @@ def test_returns_and_advantages_are_those_of_a_plain_loop(
 @pytest.mark.some(2)
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("segment_rows", [8, 64])
-def test_returns_of_some_steps_are_as_if_there_were_no_others(
-    segment_rows: int, values: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, rng = experience(2, 40, (9,)), np.random.default_rng(segment_rows)
+def test_returns_of_some_steps_are_as_if_there_were_no_others(segment_rows: int, values: bool, tmp_path: Path) -> None:
+    world, rng = Experience(2, 40, (9,)), np.random.default_rng(segment_rows)
     with world.open(tmp_path / "store", 200, segment_rows=segment_rows) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(40)
         evicted = steps_of(buffer)[:3]
         feed.add(131)
@@ -386,10 +369,10 @@ def ends_by_hand(buffer: db.ReplayBuffer, some: set[int], gamma: float, lam: flo
     return gained, returns
 
 
-def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(2, 20, (9,))
+def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=8) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         steps = steps_of(buffer)
         some, seen = np.random.default_rng(0).permutation(steps)[:50], list[int]()
 
@@ -469,10 +452,10 @@ def test_advantages_are_those_of_stable_baselines(tmp_path: Path) -> None:
         np.testing.assert_allclose(batch["return"].numpy(), [rollout.returns[p] for p in order], rtol=1e-4, atol=1e-4)
 
 
-def test_bad_input_to_advantages_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_bad_input_to_advantages_is_told(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
         for options, message in (
             ({"gamma": 1.1}, "gamma"),
             ({"gae_lambda": -1}, "gae_lambda"),
@@ -488,12 +471,10 @@ def test_bad_input_to_advantages_is_told(tmp_path: Path, experience: type[Experi
 # Episodes: returns and tags
 
 
-def test_episodes_have_returns_and_tags_and_can_be_filtered(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_episodes_have_returns_and_tags_and_can_be_filtered(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 150, segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(131)
         episodes = buffer.episodes
         for n, total in enumerate(episodes.returns):

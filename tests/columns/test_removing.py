@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +14,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store import directory
 from diskbuffer.store.system.files import Files
-from tests.conftest import steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.specimens import copy_while_open
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
 
 NAMES = ("alpha", "beta", "gamma", "tag")
 
@@ -38,11 +35,11 @@ def matches(buffer: db.ReplayBuffer, model: dict[str, Any]) -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(3))
-def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    rng, world, model = np.random.default_rng(seed), experience(2, 20), dict[str, Any]()
+def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path) -> None:
+    rng, world, model = np.random.default_rng(seed), Experience(2, 20), dict[str, Any]()
     marks: dict[str, dict[str, Any]] = {}
     buffer = world.open(tmp_path / "store", 150, segment_rows=16)
-    feed = feeder(world, buffer)
+    feed = Feeder(world, buffer)
     feed.add(60)
     reader = db.ReplayBuffer(tmp_path / "store", mode="r")
     for n in range(40):
@@ -79,7 +76,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
         elif what == "reopen":
             buffer.close()
             buffer = world.open(tmp_path / "store")
-            feed = feeder(world, buffer)
+            feed = Feeder(world, buffer)
         if what in ("tag", "reopen", "add") and "tag" in buffer.columns.derived:
             model["tag"] = np.zeros(10_000, np.uint16)
             model["tag"][steps_of(buffer)] = buffer.at(steps_of(buffer))["tag"].numpy()
@@ -104,12 +101,10 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
             assert back.columns.derived == {*then}
 
 
-def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_them(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 20, (9,))
+def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_them(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         at = steps_of(buffer)
         for name in ("alpha", "beta"):
             buffer.columns.write(name, at, np.ones(len(at), np.float32))
@@ -132,10 +127,10 @@ def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_t
                 reader.at(at, columns=["beta"])
 
 
-def test_what_cannot_be_removed_is_refused(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_what_cannot_be_removed_is_refused(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         for name, why in (("reward", "recorded"), ("is_last", "recorded"), ("nothing", "no column"), ("obs", "recorded")):
             with pytest.raises(db.errors.SchemaError, match=why):
                 buffer.columns.remove(name)
@@ -174,14 +169,12 @@ def failing(real: Any, left: list[int], error: BaseException) -> Any:
 def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
     how: str,
     tmp_path: Path,
-    experience: type[Experience],
-    feeder: type[Feeder],
     monkeypatch: pytest.MonkeyPatch,
     amount: Callable[[int, int], int],
 ) -> None:
-    world, path = experience(1, 20, (9,)), tmp_path / "store"
+    world, path = Experience(1, 20, (9,)), tmp_path / "store"
     with world.open(path, segment_rows=16) as buffer:
-        feeder(world, buffer).add(40)
+        Feeder(world, buffer).add(40)
         at = steps_of(buffer)
         for name in ("alpha", "beta"):
             buffer.columns.write(name, at, np.ones(len(at), np.float32))

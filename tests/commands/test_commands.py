@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +21,9 @@ import diskbuffer as db
 from diskbuffer.commands import app
 from diskbuffer.commands.cli import main
 from soak.damage import contents, damage
+from tests.support.experience import Experience
 from tests.support.specimens import KINDS, copy_while_open, make
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Writers
+from tests.support.writers import Writers
 
 FLOATS = {"obs": db.Column((3,), "float32"), "action": db.Column((2,), "float32")}
 PIXELS = {"obs": db.Column((34, 33), "uint8"), "action": db.Column((), "int64")}
@@ -321,11 +320,9 @@ def test_a_directory_of_stores_and_one_in_a_store(command: str, tmp_path: Path, 
 
 
 @pytest.mark.nightly
-def test_a_store_that_is_being_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], writers: Writers, experience: type[Experience]
-) -> None:
+def test_a_store_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], writers: Writers) -> None:
     path = tmp_path / "store"
-    writers.start(path, experience(2), "add", capacity=300, segment_rows=16)
+    writers.start(path, Experience(2), "add", capacity=300, segment_rows=16)
     writers.wait_for(5)
     for line in each(path, tmp_path):
         told = Told(capsys, *line)

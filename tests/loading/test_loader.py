@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +18,7 @@ import torch
 import zarr
 
 import diskbuffer as db
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 ACCELERATOR = torch.accelerator.current_accelerator()
 accelerated = [
@@ -31,14 +29,14 @@ DEVICES = [None, "cpu", torch.device("cpu"), pytest.param(ACCELERATOR, marks=acc
 
 
 @pytest.fixture
-def world(experience: type[Experience]) -> Experience:
-    return experience(2)
+def world() -> Experience:
+    return Experience(2)
 
 
 @pytest.fixture
-def buffer(tmp_path: Path, world: Experience, feeder: type[Feeder]) -> Iterator[db.ReplayBuffer]:
+def buffer(tmp_path: Path, world: Experience) -> Iterator[db.ReplayBuffer]:
     with world.open(tmp_path / "store", frame_stack=2, segment_rows=64, seed=11) as buffer:
-        feeder(world, buffer).add(200)
+        Feeder(world, buffer).add(200)
         yield buffer
 
 
@@ -439,12 +437,10 @@ def run(*tasks: Callable[[threading.Event], None]) -> None:
 @pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("how", ["add", "extend"])
-def test_sampling_threads_beside_one_that_adds_and_evicts_get_right_bytes(
-    stack: int, how: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, batches = experience(2), [0] * 4
+def test_sampling_threads_beside_one_that_adds_and_evicts_get_right_bytes(stack: int, how: str, tmp_path: Path) -> None:
+    world, batches = Experience(2), [0] * 4
     with world.open(tmp_path / "store", 300, frame_stack=stack, segment_rows=16, threads=2) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
 
         def add(done: threading.Event) -> None:
@@ -474,11 +470,11 @@ def test_sampling_threads_beside_one_that_adds_and_evicts_get_right_bytes(
 
 
 def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
+    tmp_path: Path, amount: Callable[[int, int], int]
 ) -> None:
-    world, batches = experience(2), 0
+    world, batches = Experience(2), 0
     with world.open(tmp_path / "store", 300, frame_stack=4, segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
 
         def add(done: threading.Event) -> None:
@@ -505,13 +501,11 @@ def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
     assert loading() == []
 
 
-def test_looking_from_another_thread_while_one_adds_is_fine(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
-) -> None:
-    world, looks = experience(2), 0
+def test_looking_from_another_thread_while_one_adds_is_fine(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    world, looks = Experience(2), 0
     lengths, seen = set(), set()  # after an add, and at any time
     with world.open(tmp_path / "store", 200, segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(50)
         lengths.add(len(buffer))
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
-from tests.conftest import steps_of
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder, steps_of
 
 
 @pytest.mark.some(3)
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("merge_last", [False, True])
 @pytest.mark.parametrize("size", [1, 7, 32, 100, 1000])
-def test_every_step_comes_once(
-    shuffle: bool, merge_last: bool, size: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_every_step_comes_once(shuffle: bool, merge_last: bool, size: int, tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 80, segment_rows=8, frame_stack=2) as buffer:
-        feeder(world, buffer).add(73)
+        Feeder(world, buffer).add(73)
         steps = steps_of(buffer)
         batches = buffer.batches(size, shuffle, merge_last, seed=1)
         sizes, found = [], []
@@ -47,12 +42,10 @@ def test_every_step_comes_once(
         assert sorted(other) == sorted(found)
 
 
-def test_what_is_added_meanwhile_is_not_part_of_it_and_what_is_evicted_may_drop_out(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_what_is_added_meanwhile_is_not_part_of_it_and_what_is_evicted_may_drop_out(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(110)
         begin, found = steps_of(buffer), []
         for batch in buffer.batches(8, shuffle=True, prefetch=2):
@@ -65,8 +58,8 @@ def test_what_is_added_meanwhile_is_not_part_of_it_and_what_is_evicted_may_drop_
         assert len(found) < len(begin)
 
 
-def test_an_empty_buffer_has_no_batches_and_bad_sizes_are_refused(tmp_path: Path, experience: type[Experience]) -> None:
-    with experience().open(tmp_path / "store") as buffer:
+def test_an_empty_buffer_has_no_batches_and_bad_sizes_are_refused(tmp_path: Path) -> None:
+    with Experience().open(tmp_path / "store") as buffer:
         assert list(buffer.batches(8)) == []
         assert len(buffer.batches(8)) == 0
         with pytest.raises(db.InputError, match="batch_size"):
@@ -75,12 +68,10 @@ def test_an_empty_buffer_has_no_batches_and_bad_sizes_are_refused(tmp_path: Path
             buffer.batches(8, seed=-1)
 
 
-def test_a_reader_beside_a_writer_passes_over_what_it_sees(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_a_reader_beside_a_writer_passes_over_what_it_sees(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(50)
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             feed.add(10)
@@ -107,12 +98,10 @@ def test_a_reader_beside_a_writer_passes_over_what_it_sees(
     ],
     ids=["slices", "burn-in", "padded", "crossing", "selected", "n-step", "selected steps"],
 )
-def test_every_sample_of_a_sampler_comes_once(
-    make: Any, merge_last: bool, shuffle: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_every_sample_of_a_sampler_comes_once(make: Any, merge_last: bool, shuffle: bool, tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 120, segment_rows=8) as buffer:
-        feeder(world, buffer).add(91)
+        Feeder(world, buffer).add(91)
         sampler, drawing = make(buffer.episodes[::2]), make(buffer.episodes[::2])
         state = sampler.state_dict()
         batches = buffer.batches(16, shuffle, merge_last, sampler=sampler, seed=1)
@@ -138,12 +127,10 @@ def test_every_sample_of_a_sampler_comes_once(
         assert sampler.state_dict() == state
 
 
-def test_a_pass_over_sequences_beside_an_agent_and_what_cannot_be(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_a_pass_over_sequences_beside_an_agent_and_what_cannot_be(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(110)
         found, batches = list[int](), buffer.batches(8, True, sampler=db.Slices(5), prefetch=2)
         for batch in batches:

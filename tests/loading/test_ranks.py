@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import examples
-from tests.conftest import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 
 Batch = dict[str, Any]
 SAMPLERS: dict[str, Callable[[db.ReplayBuffer], db.Sampler]] = {
@@ -193,11 +193,11 @@ def test_each_rank_has_the_goals_of_its_own_steps(tmp_path: Path) -> None:
             assert expected["relabelled"].any()
 
 
-def test_a_mixture_gives_every_rank_its_parts(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_a_mixture_gives_every_rank_its_parts(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "a") as a, world.open(tmp_path / "b") as b:
-        feeder(world, a).add(50)
-        feeder(world, b).add(30)
+        Feeder(world, a).add(50)
+        Feeder(world, b).add(30)
 
         def mixture() -> db.Mixture:
             return db.Mixture([(a, 0.75, db.Uniform(1)), (b, 0.25, db.Uniform(2))])
@@ -217,10 +217,10 @@ def test_a_mixture_gives_every_rank_its_parts(tmp_path: Path, experience: type[E
             db.Mixture([(a, 1)]).loader(8, rank=0, world_size=2)
 
 
-def test_what_ranks_cannot_share_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_what_ranks_cannot_share_is_told(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         for wrong in ((None, 2), (0, None), (2, 2), (-1, 2), (0, 0), ("a", 2), (0.5, 2)):
             with pytest.raises(db.InputError, match=r"rank|world_size"):
                 buffer.loader(8, rank=wrong[0], world_size=wrong[1])  # type: ignore[arg-type]
@@ -296,11 +296,11 @@ def run_group(path: Path, group: Path, world: int, total: int, rounds: int, stat
 
 
 def test_a_process_group_shares_out_what_one_learner_would_get(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], any_seed: int, amount: Callable[[int, int], int]
+    tmp_path: Path, any_seed: int, amount: Callable[[int, int], int]
 ) -> None:
-    rng, world = random.Random(any_seed), experience(2, 20, (9,))
+    rng, world = random.Random(any_seed), Experience(2, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(300)
+        Feeder(world, buffer).add(300)
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         loader = buffer.loader(24, db.Uniform(5, n_step=2))
         expected = [batch["steps"].numpy() for batch in itertools.islice(loader, 25)]

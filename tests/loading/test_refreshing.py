@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 AN_HOUR = 3600.0
 
@@ -22,12 +20,10 @@ def newest(loader: Any, batches: int) -> int:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_loader_of_a_reader_sees_new_steps_if_it_is_asked_to(
-    mixed: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1)
+def test_a_loader_of_a_reader_sees_new_steps_if_it_is_asked_to(mixed: bool, tmp_path: Path) -> None:
+    world = Experience(1)
     with world.open(tmp_path / "store") as writer, db.ReplayBuffer(tmp_path / "store", mode="r", seed=1) as reader:
-        feed = feeder(world, writer)
+        feed = Feeder(world, writer)
         feed.add(20)
         reader.refresh()
         source = db.Mixture([(reader, 1.0)]) if mixed else reader
@@ -43,12 +39,10 @@ def test_a_loader_of_a_reader_sees_new_steps_if_it_is_asked_to(
             world.check_batch(batch)
 
 
-def test_it_drops_what_was_evicted_and_begins_on_an_empty_store(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_it_drops_what_was_evicted_and_begins_on_an_empty_store(tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", 100, segment_rows=8) as writer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-        feed = feeder(world, writer)
+        feed = Feeder(world, writer)
         with pytest.raises(db.errors.EmptyBufferError):
             next(iter(reader.loader(16, refresh_every=0)))
         feed.add(30)
@@ -61,21 +55,19 @@ def test_it_drops_what_was_evicted_and_begins_on_an_empty_store(
             world.check_batch(batch)
 
 
-def test_it_does_nothing_where_the_buffer_is_the_one_that_writes(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1)
+def test_it_does_nothing_where_the_buffer_is_the_one_that_writes(tmp_path: Path) -> None:
+    world = Experience(1)
     with world.open(tmp_path / "store", seed=5) as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         index = buffer._reader.index
         newest(buffer.loader(16, refresh_every=0), 3)
         assert buffer._reader.index is index
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "1", True])
-def test_what_are_no_seconds_is_refused(seconds: Any, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    with experience(1).open(tmp_path / "store") as buffer:
-        feeder(experience(1), buffer).add(5)
+def test_what_are_no_seconds_is_refused(seconds: Any, tmp_path: Path) -> None:
+    with Experience(1).open(tmp_path / "store") as buffer:
+        Feeder(Experience(1), buffer).add(5)
         for source in (buffer, db.Mixture([(buffer, 1.0)])):
             with pytest.raises(db.InputError, match="refresh_every must be seconds"):
                 source.loader(4, refresh_every=seconds)

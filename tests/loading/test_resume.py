@@ -6,16 +6,14 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import diskbuffer as db
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
     "uniform": lambda: db.Uniform(1),
@@ -41,8 +39,8 @@ def run(buffer: db.ReplayBuffer, feed: Feeder, batches: Iterator[Any], rounds: i
 @pytest.mark.some(1)
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_the_same_batches(name: str, prefetch: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(2, 20, (9,))
+def test_the_same_batches(name: str, prefetch: int, tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
 
     def open_(which: str) -> db.ReplayBuffer:
         return world.open(tmp_path / which, 150, frame_stack=2, segment_rows=16)
@@ -54,14 +52,14 @@ def test_the_same_batches(name: str, prefetch: int, tmp_path: Path, experience: 
 
     sampler = SAMPLERS[name]()
     with open_("whole") as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         expected = run(buffer, feed, batches(buffer, sampler), 60)
     found: list[Any] = []
     state: Any = None
     for part, rounds in enumerate((7, 20, 33)):
         with open_("parts") as buffer:
-            feed = feeder(world, buffer)
+            feed = Feeder(world, buffer)
             if not part:
                 feed.add(60)
             sampler = SAMPLERS[name]()
@@ -77,12 +75,10 @@ def test_the_same_batches(name: str, prefetch: int, tmp_path: Path, experience: 
         assert [key for key in a if not torch.equal(a[key], b[key])] == []
 
 
-def test_a_loop_that_is_left_and_entered_again_does_not_change_what_comes(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 20, (9,))
+def test_a_loop_that_is_left_and_entered_again_does_not_change_what_comes(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         loader, sampler = buffer.loader(8, db.Uniform(3)), db.Uniform(3)
         one = buffer.loader(8, sampler)
@@ -99,12 +95,10 @@ def test_a_loop_that_is_left_and_entered_again_does_not_change_what_comes(
         assert sampler.batches == 13
 
 
-def test_what_was_drawn_ahead_and_evicted_since_is_drawn_anew(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_what_was_drawn_ahead_and_evicted_since_is_drawn_anew(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 100, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         sampler = db.Uniform(5)
         loader = buffer.loader(16, sampler)

@@ -9,7 +9,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +30,8 @@ from diskbuffer.writers.members import Member
 from tests import amounts
 from tests.amounts import examples
 from tests.store.test_snapshots import die_at
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder, Writers
+from tests.support.experience import Experience, Feeder
+from tests.support.writers import Writers
 
 Array = np.ndarray[Any, Any]
 SHAPES = {"flat": (2,), "packed": (36, 32)}
@@ -311,9 +310,9 @@ def test_what_a_refresh_adds_is_what_reading_everything_anew_finds(data: st.Data
 @pytest.mark.nightly
 @pytest.mark.parametrize("stack", [1, 4])
 def test_it_is_so_beside_a_writer_that_never_stops_and_is_killed(
-    stack: int, tmp_path: Path, experience: type[Experience], writers: Writers, amount: Callable[[int, int], int]
+    stack: int, tmp_path: Path, writers: Writers, amount: Callable[[int, int], int]
 ) -> None:
-    world, gone_on = experience(2), 0
+    world, gone_on = Experience(2), 0
     options = {"capacity": 400, "segment_rows": 16}
     writers.start(tmp_path / "store", world, "everything", seed=0, **options)
     writers.wait_for(3)
@@ -337,13 +336,11 @@ def test_it_is_so_beside_a_writer_that_never_stops_and_is_killed(
     writers.kill()
 
 
-def test_after_a_refresh_that_failed_rows_are_right_or_refused(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_refresh_that_failed_rows_are_right_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others lie by then in the slots that the reader's index knows."""
-    world = experience(1)
+    world = Experience(1)
     with world.open(tmp_path / "store", 100, segment_rows=8) as writer:
-        feed = feeder(world, writer)
+        feed = Feeder(world, writer)
         feed.add(100)
         with db.ReplayBuffer(tmp_path / "store", mode="r", seed=1) as reader:
             feed.add(500)
@@ -358,16 +355,16 @@ def test_after_a_refresh_that_failed_rows_are_right_or_refused(
 
 
 def test_of_several_writers_a_reader_keeps_what_it_knew_where_one_cannot_be_read(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stores of those before it have gone on by then, in the memory of the index that stays."""
-    world = experience(1)
+    world = Experience(1)
     with (
         world.open(tmp_path / "all", 200, segment_rows=8, writer="one") as one,
         world.open(tmp_path / "all", 200, segment_rows=8, writer="two") as two,
         db.ReplayBuffer(tmp_path / "all", mode="r", seed=1, threads=1) as reader,
     ):
-        feeds = [feeder(world, writer) for writer in (one, two)]
+        feeds = [Feeder(world, writer) for writer in (one, two)]
         for feed in feeds:
             feed.add(90)
         reader.refresh()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import examples
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 
 def by_hand(buffer: db.ReplayBuffer, step: int, n_step: int, gamma: float) -> dict[str, Any]:
@@ -56,12 +54,10 @@ def check(buffer: db.ReplayBuffer, batch: dict[str, Any], n_step: int, gamma: fl
 @pytest.mark.some(2)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize(("n_step", "gamma"), [(2, 0.9), (5, 0.99), (5, 1.0), (5, 0.0), (40, 0.9)])
-def test_n_step_returns_are_those_of_a_loop(
-    n_step: int, gamma: float, stack: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, sampler = experience(2, 6), db.Uniform(seed=1, n_step=n_step, gamma=gamma)
+def test_n_step_returns_are_those_of_a_loop(n_step: int, gamma: float, stack: int, tmp_path: Path) -> None:
+    world, sampler = Experience(2, 6), db.Uniform(seed=1, n_step=n_step, gamma=gamma)
     with world.open(tmp_path / "store", 100, segment_rows=16, frame_stack=stack) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(10)
         buffer.cut_off(0)
         check(buffer, buffer.sample(100, sampler), n_step, gamma)
@@ -95,12 +91,10 @@ def test_n_step_returns_at_every_kind_of_ending(
         check(buffer, buffer.sample(64, db.Uniform(seed=2, n_step=n_step, gamma=0.9)), n_step, 0.9)
 
 
-def test_a_loader_brings_n_steps_too_and_they_may_be_kept(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 6)
+def test_a_loader_brings_n_steps_too_and_they_may_be_kept(tmp_path: Path) -> None:
+    world = Experience(2, 6)
     with world.open(tmp_path / "store", frame_stack=2) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         kept = []
         for batch in buffer.loader(16, db.Uniform(seed=1, n_step=3)):
             kept.append(batch)
@@ -112,10 +106,10 @@ def test_a_loader_brings_n_steps_too_and_they_may_be_kept(
             assert all((batch[name] == again[name]).all() for name in again)
 
 
-def test_one_step_is_what_uniform_is_without(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 6)
+def test_one_step_is_what_uniform_is_without(tmp_path: Path) -> None:
+    world = Experience(1, 6)
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
         a, b = buffer.sample(16, db.Uniform(1)), buffer.sample(16, db.Uniform(1, n_step=1))
         assert a.keys() == b.keys()
         assert all((a[name] == b[name]).all() for name in a)

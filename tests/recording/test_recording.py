@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ale_py.vector_env
 import gymnasium
@@ -18,9 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
 
 import diskbuffer as db
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 Array = npt.NDArray[Any]
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
@@ -295,10 +293,10 @@ def test_same_step_autoreset_without_info_is_refused_where_an_episode_ends(tmp_p
     envs.close()
 
 
-def test_streams_of_vector_environments_are_apart(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(4)
+def test_streams_of_vector_environments_are_apart(tmp_path: Path) -> None:
+    world = Experience(4)
     with world.open(tmp_path / "store") as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         feed.extend(2, 100)
         feed.add(60)
@@ -394,12 +392,10 @@ def test_ale_frames_are_recorded_as_its_vector_environment_gives_them(tmp_path: 
 @pytest.mark.some(1)
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 5)])
 @pytest.mark.parametrize("capacity", [None, 100])
-def test_another_stack_may_be_asked_for_at_reopening(
-    before: int, after: int, capacity: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_another_stack_may_be_asked_for_at_reopening(before: int, after: int, capacity: int | None, tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", capacity, frame_stack=before, segment_rows=8) as buffer:
-        feeder(world, buffer).add(200)
+        Feeder(world, buffer).add(200)
         assert world.check(buffer) >= 100
     for _ in range(2):
         with db.ReplayBuffer(tmp_path / "store", frame_stack=after) as buffer:
@@ -407,16 +403,14 @@ def test_another_stack_may_be_asked_for_at_reopening(
                 (1, after, 34, 33) if after > 1 else (1, 34, 33)
             )
             assert world.check(buffer) >= 100 - 2 * (after - before if after > before else 0)
-            feeder(world, buffer).add(60)
+            Feeder(world, buffer).add(60)
             assert world.check(buffer) >= 100
 
 
-def test_what_episodes_name_can_be_read_when_stacks_reach_behind_what_is_kept(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(episode=30)
+def test_what_episodes_name_can_be_read_when_stacks_reach_behind_what_is_kept(tmp_path: Path) -> None:
+    world = Experience(episode=30)
     with world.open(tmp_path / "store", 50, frame_stack=4, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         for _ in range(300):
             feed.add()
             episodes = buffer.episodes
@@ -564,16 +558,14 @@ def answers(buffer: db.ReplayBuffer) -> dict[str, Any]:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
-def test_arrays_of_steps_are_as_the_same_steps_one_by_one(
-    stack: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_arrays_of_steps_are_as_the_same_steps_one_by_one(stack: int, tmp_path: Path) -> None:
+    world = Experience(2)
     rng = np.random.default_rng(2)
     with (
         world.open(tmp_path / "one", frame_stack=stack, segment_rows=32) as one,
         world.open(tmp_path / "many", frame_stack=stack, segment_rows=32) as many,
     ):
-        feed_one, feed_many = feeder(world, one), feeder(world, many)
+        feed_one, feed_many = Feeder(world, one), Feeder(world, many)
         for n in [1, 2, *rng.integers(1, 120, 6).tolist()]:
             feed_one.add(n)
             feed_many.extend(0, n)
@@ -626,8 +618,8 @@ def test_resets_of_next_step_autoreset_are_left_out_of_arrays_too(tmp_path: Path
     envs.close()
 
 
-def test_no_steps_are_no_steps(tmp_path: Path, experience: type[Experience]) -> None:
-    world = experience()
+def test_no_steps_are_no_steps(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store") as buffer:
         nothing = np.zeros((0, 34, 33), np.uint8)
         assert buffer.extend(nothing, np.zeros(0, int), np.zeros(0), nothing) == 0
@@ -636,12 +628,10 @@ def test_no_steps_are_no_steps(tmp_path: Path, experience: type[Experience]) -> 
 
 
 @pytest.mark.nightly
-def test_many_more_steps_than_the_capacity_at_once_leave_the_newest(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience()
+def test_many_more_steps_than_the_capacity_at_once_leave_the_newest(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.extend(0, 5000)
         assert 64 <= world.check(buffer) <= 64 + 16
         assert buffer.stats()["added"] == 5000
@@ -657,11 +647,11 @@ def test_many_more_steps_than_the_capacity_at_once_leave_the_newest(
     ("n_envs", "capacity", "rows", "stack"), [(1, 100, 8, 1), (3, 100, 16, 1), (1, 50, 8, 4), (4, 37, 8, 2), (1, 8, 8, 8)]
 )
 def test_never_fewer_than_the_newest_capacity_nor_more_than_the_open_segments_on_top(
-    n_envs: int, capacity: int, rows: int, stack: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+    n_envs: int, capacity: int, rows: int, stack: int, tmp_path: Path
 ) -> None:
-    world, added = experience(n_envs), 0
+    world, added = Experience(n_envs), 0
     with world.open(tmp_path / "store", capacity, segment_rows=rows, frame_stack=stack) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         for round_ in range(3 * capacity // n_envs + 2 * rows):
             feed.add()
             added += n_envs
@@ -712,12 +702,10 @@ def test_the_disk_space_of_what_is_evicted_is_really_free(tmp_path: Path) -> Non
     assert max(files) <= 200 // 32 + 4
 
 
-def test_without_a_capacity_the_store_grows_and_its_arrays_with_it(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_without_a_capacity_the_store_grows_and_its_arrays_with_it(tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", segment_rows=8) as buffer:
-        feed, sizes = feeder(world, buffer), []
+        feed, sizes = Feeder(world, buffer), []
         assert buffer.capacity is None
         for _ in range(5):
             feed.add(100)
@@ -731,15 +719,15 @@ def test_without_a_capacity_the_store_grows_and_its_arrays_with_it(
         assert sizes[-1] > 2 * sizes[0]
         assert world.check(buffer) == 1000
     with db.ReplayBuffer(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         assert world.check(buffer) == 1100
 
 
-def test_a_reopened_store_goes_on_where_it_was(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(2)
+def test_a_reopened_store_goes_on_where_it_was(tmp_path: Path) -> None:
+    world = Experience(2)
     for round_ in range(1, 8):
         with world.open(tmp_path / "store") as buffer:
-            feeder(world, buffer).add(13)
+            Feeder(world, buffer).add(13)
             assert world.check(buffer) == 26 * round_
             assert len(buffer.episodes) == sum(-(-13 * round_ // (world.rows(s) - 1)) for s in range(2))
 

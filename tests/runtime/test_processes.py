@@ -15,17 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import diskbuffer as db
-from tests.conftest import steps_of
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder, steps_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -55,12 +52,10 @@ def in_fork(work: Callable[[], object], seconds: float = 60) -> int:
 @pytest.mark.parametrize(
     "how", [lambda b: pickle.loads(pickle.dumps(b)), copy.deepcopy, copy.copy], ids=["pickle", "deep", "copy"]
 )
-def test_a_copy_is_opened_again_with_its_draws(
-    how: Callable[[db.ReplayBuffer], db.ReplayBuffer], tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_a_copy_is_opened_again_with_its_draws(how: Callable[[db.ReplayBuffer], db.ReplayBuffer], tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", frame_stack=3, padding="zeros", threads=1, seed=5) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(50)
         buffer.sample(8)
         other = how(buffer)
@@ -78,24 +73,22 @@ def test_a_copy_is_opened_again_with_its_draws(
     with pytest.raises(db.errors.ClosedError):
         how(buffer)
     with pickle.loads(state) as again:  # nobody holds it now
-        feeder(world, again).add(5)
+        Feeder(world, again).add(5)
         assert (len(again), again.frame_stack) == (130, 3)
         assert again.sample(8)["obs"].shape == (8, 3, 34, 33)
 
 
-def test_a_mark_that_is_read_is_opened_again_and_none_is_gone_back_to_twice(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_a_mark_that_is_read_is_opened_again_and_none_is_gone_back_to_twice(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     with world.open(path) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(30)
         buffer.copies.mark("one")
         feed.add(30)
         with db.ReplayBuffer(path, mark="one", mode="r") as reader, pickle.loads(pickle.dumps(reader)) as again:
             assert len(again) == world.check(again) == 30
     with db.ReplayBuffer(path, mark="one") as buffer:
-        feeder(world, buffer).add(7)
+        Feeder(world, buffer).add(7)
         state = pickle.dumps(buffer)
     with pickle.loads(state) as again:
         assert len(again) == 37
@@ -113,10 +106,10 @@ class Steps(torch.utils.data.IterableDataset[Any]):
 
 
 @pytest.mark.nightly
-def test_workers_that_are_spawned_sample(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience()
+def test_workers_that_are_spawned_sample(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store", seed=3) as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         loader = torch.utils.data.DataLoader(Steps(buffer), batch_size=None, num_workers=1, multiprocessing_context="spawn")
         found = torch.stack(list(loader))
         assert torch.equal(found, torch.stack([buffer.sample(4)["steps"] for _ in range(3)]))
@@ -125,12 +118,10 @@ def test_workers_that_are_spawned_sample(tmp_path: Path, experience: type[Experi
 # Forks
 
 
-def test_forks_in_the_middle_of_everything_sample(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
-) -> None:
-    world = experience(2, shape=(64, 64))
+def test_forks_in_the_middle_of_everything_sample(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    world = Experience(2, shape=(64, 64))
     with world.open(tmp_path / "store", 400, segment_rows=16, threads=2, frame_stack=2) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(300)
         world.check(buffer)
         stopped, errors = threading.Event(), list[BaseException]()
@@ -183,10 +174,10 @@ def test_forks_in_the_middle_of_everything_sample(
         world.check(buffer)
 
 
-def test_a_loop_over_a_loader_goes_on_in_a_fork(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience()
+def test_a_loop_over_a_loader_goes_on_in_a_fork(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         loop, same = iter(buffer.loader(8, db.Uniform(1))), iter(buffer.loader(8, db.Uniform(1)))
         for _ in range(3):
             next(loop)
@@ -206,12 +197,10 @@ def test_a_loop_over_a_loader_goes_on_in_a_fork(tmp_path: Path, experience: type
         same.close()  # type: ignore[attr-defined]
 
 
-def test_a_fork_leaves_the_lock_to_its_parent_and_does_not_keep_it(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_a_fork_leaves_the_lock_to_its_parent_and_does_not_keep_it(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     held = [world.open(path)]
-    feeder(world, held[0]).add(10)
+    Feeder(world, held[0]).add(10)
 
     def let_go() -> None:
         held[0].close()
@@ -235,13 +224,11 @@ def test_a_fork_leaves_the_lock_to_its_parent_and_does_not_keep_it(
     os.close(end)
 
 
-def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
+def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(tmp_path: Path) -> None:
     """A parent evicts and fills slots again, which its fork has not mapped yet."""
-    world = experience()
+    world = Experience()
     with world.open(tmp_path / "store", 100, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         buffer.flush(recompress=True)  # so that its files are not mapped
         context = multiprocessing.get_context("fork")
@@ -268,12 +255,10 @@ def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(
         assert process.exitcode == 0
 
 
-def test_a_sampler_with_priorities_does_not_write_in_a_fork(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, sampler = experience(), db.Prioritized(seed=1)
+def test_a_sampler_with_priorities_does_not_write_in_a_fork(tmp_path: Path) -> None:
+    world, sampler = Experience(), db.Prioritized(seed=1)
     with world.open(tmp_path / "store") as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(50)
         batch = buffer.sample(8, sampler)
         feed.add(20)

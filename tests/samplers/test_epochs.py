@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +15,14 @@ import diskbuffer as db
 from diskbuffer.samplers.permutation import Permutation
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.conftest import firsts_of, steps_of
 from tests.samplers.test_slices import starts_by_hand
+from tests.support.experience import Experience, Feeder, steps_of
 
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+
+def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the names of a batch's steps, of sequences those of the first steps."""
+    steps: np.ndarray[Any, Any] = batch["steps"].numpy()
+    return steps if steps.ndim == 1 else steps[:, 0]
 
 
 @examples(50, 1000)
@@ -50,12 +53,10 @@ def test_a_huge_permutation_takes_no_memory() -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("length", [None, 1, 7, 20])
-def test_every_start_comes_once_an_epoch_and_each_epoch_has_its_own_order(
-    length: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_every_start_comes_once_an_epoch_and_each_epoch_has_its_own_order(length: int | None, tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(90)
         sampler = db.Uniform(1, replace=False) if length is None else db.Slices(length, 1, replace=False)
         starts = np.sort(starts_by_hand(buffer, length or 1))
@@ -67,12 +68,10 @@ def test_every_start_comes_once_an_epoch_and_each_epoch_has_its_own_order(
             assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
-def test_what_is_evicted_drops_out_of_an_epoch_and_what_is_added_is_in_the_next(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, sampler = experience(2, 20, (9,)), db.Uniform(3, replace=False)
+def test_what_is_evicted_drops_out_of_an_epoch_and_what_is_added_is_in_the_next(tmp_path: Path) -> None:
+    world, sampler = Experience(2, 20, (9,)), db.Uniform(3, replace=False)
     with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(150)
         begin = steps_of(buffer)
         first = buffer.sample(64, sampler)["steps"].numpy()
@@ -92,10 +91,10 @@ def test_what_is_evicted_drops_out_of_an_epoch_and_what_is_added_is_in_the_next(
         np.testing.assert_array_equal(np.sort(rest), np.sort(again))
 
 
-def test_an_epoch_goes_on_from_its_state(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(2, 20, (9,))
+def test_an_epoch_goes_on_from_its_state(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         one, other = db.Slices(5, 9, replace=False), db.Slices(5, 9, replace=False)
         expected = [buffer.sample(24, one)["steps"].tolist() for _ in range(20)]
         found = [batch["steps"].tolist() for batch in itertools.islice(buffer.loader(24, other, prefetch=4), 7)]
@@ -109,23 +108,21 @@ def test_an_epoch_goes_on_from_its_state(tmp_path: Path, experience: type[Experi
         assert buffer.sample(24, resumed)["steps"].tolist() == buffer.sample(24, one)["steps"].tolist()
 
 
-def test_no_start_at_all_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_no_start_at_all_is_told(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         with pytest.raises(db.errors.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
             buffer.sample(4, db.Slices(21, replace=False))
     with pytest.raises(db.InputError, match="replacement"):
         db.Slices(4, over="episodes", replace=False)
 
 
-def test_a_state_of_another_buffer_or_a_strangers_reads_nothing_out_of_bounds(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    worlds = experience(2, 20, (9,)), experience(1, 20, (9,))
+def test_a_state_of_another_buffer_or_a_strangers_reads_nothing_out_of_bounds(tmp_path: Path) -> None:
+    worlds = Experience(2, 20, (9,)), Experience(1, 20, (9,))
     with worlds[0].open(tmp_path / "large") as large, worlds[1].open(tmp_path / "small") as small:
-        feeder(worlds[0], large).add(300)
-        feeder(worlds[1], small).add(25)
+        Feeder(worlds[0], large).add(300)
+        Feeder(worlds[1], small).add(25)
         for sampler in (db.Uniform(1, replace=False), db.Slices(3, 1, replace=False)):
             large.sample(16, sampler)
             drawn = np.concatenate([firsts_of(small.sample(16, sampler)) for _ in range(20)])

@@ -18,7 +18,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.samplers.population import Everything
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.conftest import steps_of
+from tests.support.experience import steps_of
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
 

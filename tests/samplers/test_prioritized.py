@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import examples
-from tests.conftest import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 
 Array = np.ndarray[Any, Any]
 
@@ -37,10 +37,8 @@ def draw(buffer: db.ReplayBuffer, sampler: db.Sampler, n: int) -> Array:
     return np.concatenate([buffer.draw(500, sampler)["steps"] for _ in range(n // 500)])
 
 
-def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, rng = experience(2, 20, (9,)), np.random.default_rng(0)
+def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(tmp_path: Path) -> None:
+    world, rng = Experience(2, 20, (9,)), np.random.default_rng(0)
     sampler = db.Prioritized(0.7, 0.5, 1, epsilon=1e-12)
     model: dict[int, float] = {}
 
@@ -57,7 +55,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
         np.testing.assert_allclose(batch["weights"].numpy(), (mine / p.min()) ** -0.5, rtol=1e-4)
 
     with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         largest = 1.0
         check(buffer, sampler, largest)
@@ -120,12 +118,10 @@ def valid_starts(buffer: db.ReplayBuffer, world: Experience, length: int, period
     return found
 
 
-def test_sequences_are_those_of_slices_and_mix_their_steps_priorities(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 30, (9,))
+def test_sequences_are_those_of_slices_and_mix_their_steps_priorities(tmp_path: Path) -> None:
+    world = Experience(1, 30, (9,))
     with world.open(tmp_path / "store", frame_stack=3) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         sampler = db.Prioritized(1.0, 1.0, 0, length=8, period=4, burn_in=2, eta=0.75, epsilon=1e-12)
         batch = buffer.sample(50, sampler)
         assert batch["obs"].shape == (50, 10, 3, 9)
@@ -142,12 +138,10 @@ def test_sequences_are_those_of_slices_and_mix_their_steps_priorities(
         assert sampler.update([int(starts[0]) + 1], [5.0]) == 0  # no start of a sequence
 
 
-def test_updates_of_steps_that_were_evicted_are_left_out(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, sampler = experience(1, 20, (9,)), db.Prioritized(1.0, epsilon=1e-12)
+def test_updates_of_steps_that_were_evicted_are_left_out(tmp_path: Path) -> None:
+    world, sampler = Experience(1, 20, (9,)), db.Prioritized(1.0, epsilon=1e-12)
     with world.open(tmp_path / "store", 60, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         old = buffer.sample(100, sampler)["steps"].unique()
         feed.add(30)
@@ -162,10 +156,8 @@ def test_updates_of_steps_that_were_evicted_are_left_out(
         assert (buffer.at(steps_of(buffer))["priority"] == 7).all()  # the largest so far, which new ones enter with
 
 
-def test_a_loader_draws_with_the_priorities_that_were_told_and_resuming_is_exact(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_a_loader_draws_with_the_priorities_that_were_told_and_resuming_is_exact(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
 
     def learn(buffer: db.ReplayBuffer, sampler: db.Prioritized, feed: Any, rounds: int) -> list[Any]:
         found, loop = [], iter(buffer.loader(16, sampler, prefetch=3, threads=2))
@@ -181,14 +173,14 @@ def test_a_loader_draws_with_the_priorities_that_were_told_and_resuming_is_exact
         return world.open(tmp_path / name, 150, segment_rows=16)
 
     with open_("whole") as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(60)
         expected = learn(buffer, db.Prioritized(seed=3), feed, 60)
     found: list[Any] = []
     state: Any = None
     for part, rounds in enumerate((5, 25, 30)):
         with open_("parts") as buffer:
-            feed, sampler = feeder(world, buffer), db.Prioritized(seed=99)
+            feed, sampler = Feeder(world, buffer), db.Prioritized(seed=99)
             if part:
                 sampler.load_state_dict(json.loads(json.dumps(state)))
             else:
@@ -199,8 +191,8 @@ def test_a_loader_draws_with_the_priorities_that_were_told_and_resuming_is_exact
     assert found == expected
 
 
-def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20, (9,))
+def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    world = Experience(1, 20, (9,))
     for name, value in (
         ("alpha", -0.1),
         ("beta", 1.5),
@@ -221,8 +213,8 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
     with world.open(tmp_path / "store") as buffer, world.open(tmp_path / "other") as other:
         with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, sampler)
-        feeder(world, buffer).add(30)
-        feeder(world, other).add(30)
+        Feeder(world, buffer).add(30)
+        Feeder(world, other).add(30)
         steps = buffer.sample(8, sampler)["steps"]
         before = buffer.at(steps_of(buffer))["priority"].clone()
         for wrong in ([-1.0] * 8, [float("nan")] * 8, [float("inf")] * 8, [1.0] * 7, [[1.0]] * 8, 1.0):

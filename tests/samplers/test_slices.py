@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,10 +14,7 @@ import diskbuffer as db
 from diskbuffer.index.index import Index
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.conftest import heads_of, steps_of
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder, heads_of, steps_of
 
 
 def starts_by_hand(buffer: db.ReplayBuffer, length: int) -> np.ndarray[Any, Any]:
@@ -35,12 +32,10 @@ def draw(buffer: db.ReplayBuffer, sampler: db.Slices, n: int) -> np.ndarray[Any,
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("length", [1, 7, 20, 23])
-def test_every_valid_start_has_the_same_probability(
-    length: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, sampler = experience(2, 20, (9,)), db.Slices(length, seed=length)
+def test_every_valid_start_has_the_same_probability(length: int, tmp_path: Path) -> None:
+    world, sampler = Experience(2, 20, (9,)), db.Slices(length, seed=length)
     with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(70)
         assert_uniform(draw(buffer, sampler, 6000), starts_by_hand(buffer, length))
         feed.add(300)  # evicts
@@ -50,12 +45,10 @@ def test_every_valid_start_has_the_same_probability(
 
 
 @pytest.mark.parametrize("length", [3, 21])
-def test_every_episode_that_is_long_enough_has_the_same_probability(
-    length: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, sampler = experience(2, 20, (9,)), db.Slices(length, seed=1, over="episodes")
+def test_every_episode_that_is_long_enough_has_the_same_probability(length: int, tmp_path: Path) -> None:
+    world, sampler = Experience(2, 20, (9,)), db.Slices(length, seed=1, over="episodes")
     with world.open(tmp_path / "store", segment_rows=64) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(110)
         feed.extend(1, 190)
         steps = draw(buffer, sampler, 8000)
@@ -77,12 +70,10 @@ def test_a_sequence_is_what_its_steps_are_one_by_one(
     padding: Literal["first", "zeros"],
     over: Literal["starts", "episodes"],
     tmp_path: Path,
-    experience: type[Experience],
-    feeder: type[Feeder],
 ) -> None:
-    world = experience(2, 20)
+    world = Experience(2, 20)
     with world.open(tmp_path / "store", 200, segment_rows=16, frame_stack=stack, padding=padding) as buffer:
-        feeder(world, buffer).add(230)
+        Feeder(world, buffer).add(230)
         for strict in (True, False):
             batch = buffer.sample(300, db.Slices(12, seed=3, strict=strict, over=over))
             mask = np.ones((300, 12), np.bool_) if strict else batch["mask"].numpy()
@@ -108,12 +99,10 @@ def test_a_sequence_is_what_its_steps_are_one_by_one(
                 assert all(o or int(s) in newest for o, s in zip(over_[short], last["steps"].numpy()[short], strict=True))
 
 
-def test_a_loader_brings_the_sequences_that_sample_brings_and_a_state_goes_on(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20)
+def test_a_loader_brings_the_sequences_that_sample_brings_and_a_state_goes_on(tmp_path: Path) -> None:
+    world = Experience(2, 20)
     with world.open(tmp_path / "store", frame_stack=2) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         one, other = db.Slices(9, seed=5, strict=False), db.Slices(9, seed=5, strict=False)
         expected = [buffer.sample(16, one) for _ in range(8)]
         found: list[dict[str, Any]] = []
@@ -129,14 +118,14 @@ def test_a_loader_brings_the_sequences_that_sample_brings_and_a_state_goes_on(
             assert all((a[name] == b[name]).all() for name in a)
 
 
-def test_a_length_that_no_episode_has_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 20)
+def test_a_length_that_no_episode_has_is_told(tmp_path: Path) -> None:
+    world = Experience(1, 20)
     with world.open(tmp_path / "store") as buffer:
         with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, db.Slices(2))
         with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, db.Slices(2, over="episodes"))
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
         for over in ("starts", "episodes"):
             with pytest.raises(db.errors.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
                 buffer.sample(4, db.Slices(21, over=over))
@@ -182,12 +171,10 @@ def test_burn_in_is_what_came_before_as_far_as_the_episode_goes(
     padding: Literal["first", "zeros"],
     strict: bool,
     tmp_path: Path,
-    experience: type[Experience],
-    feeder: type[Feeder],
 ) -> None:
-    world = experience(2, 20)
+    world = Experience(2, 20)
     with world.open(tmp_path / "store", 150, segment_rows=16, frame_stack=stack, padding=padding) as buffer:
-        feeder(world, buffer).add(230)
+        Feeder(world, buffer).add(230)
         sampler = db.Slices(6, seed=3, burn_in=4, strict=strict)
         batch, plain = buffer.sample(400, sampler), buffer.sample(400, db.Slices(6, seed=3, strict=strict))
         assert (batch["steps"][:, 4:] == plain["steps"]).all()
@@ -218,12 +205,10 @@ def test_a_crossing_sequence_is_the_rows_of_a_stream(
     padding: Literal["first", "zeros"],
     replace: bool,
     tmp_path: Path,
-    experience: type[Experience],
-    feeder: type[Feeder],
 ) -> None:
-    world, length = experience(2, 20), 30
+    world, length = Experience(2, 20), 30
     with world.open(tmp_path / "store", 300, segment_rows=16, frame_stack=stack, padding=padding) as buffer:
-        feeder(world, buffer).add(230)
+        Feeder(world, buffer).add(230)
         batch = buffer.sample(200, db.Slices(length, seed=3, crossing=True, replace=replace))
         assert "next_obs" not in batch
         for i, step in enumerate(batch["steps"][:, 0].tolist()):
@@ -240,12 +225,10 @@ def test_a_crossing_sequence_is_the_rows_of_a_stream(
             np.testing.assert_array_equal(batch["obs"][i].numpy(), frames)
 
 
-def test_every_start_of_a_crossing_sequence_has_the_same_probability(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
+def test_every_start_of_a_crossing_sequence_has_the_same_probability(tmp_path: Path) -> None:
+    world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 150, segment_rows=16) as buffer:
-        feeder(world, buffer).add(131)
+        Feeder(world, buffer).add(131)
         sampler, steps = db.Slices(25, seed=1, crossing=True), steps_of(buffer)
         streams, positions = steps % 2, steps // 2
         heads = heads_of(buffer)
@@ -290,14 +273,12 @@ def test_where_valid_starts_are_rare_they_are_drawn_all_the_same_and_evenly() ->
     ],
     ids=["slices", "padded", "burn-in", "crossing", "prioritized"],
 )
-def test_what_is_computed_of_sequences_can_be_written_back(
-    make: Any, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
+def test_what_is_computed_of_sequences_can_be_written_back(make: Any, tmp_path: Path) -> None:
     """Every element is named, so that a value of each, (n, length), finds its step; -1 has none."""
-    world = experience(2, 12, (9,))
+    world = Experience(2, 12, (9,))
     with world.open(tmp_path / "a", segment_rows=16) as a, world.open(tmp_path / "b", segment_rows=16) as b:
         for buffer in (a, b):
-            feeder(world, buffer).add(60)
+            Feeder(world, buffer).add(60)
         mixture = db.Mixture([(a, 1, make()), (b, 1, make())])
         for batch, of in ((a.sample(50, make()), (a,)), (mixture.sample(40), (a, b))):
             names = batch["steps"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.conftest import steps_of
+from tests.support.experience import steps_of
 
 Int64 = npt.NDArray[np.int64]
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}

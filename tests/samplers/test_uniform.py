@@ -6,7 +6,7 @@ import pickle
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.drawing import Drawing
 from tests.chi_square import assert_uniform
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 
 def draw(buffer: db.ReplayBuffer, sampler: db.Uniform, n: int) -> npt.NDArray[Any]:
@@ -52,13 +50,11 @@ def test_the_test_itself_finds_what_is_not_uniform() -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize(("n_envs", "episode", "stack"), [(1, 1, 1), (1, 50, 4), (3, 1, 4), (4, 2, 1), (2, 1000, 1)])
-def test_every_step_is_drawn_with_the_same_probability(
-    n_envs: int, episode: int, stack: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(n_envs, episode, (9,))
+def test_every_step_is_drawn_with_the_same_probability(n_envs: int, episode: int, stack: int, tmp_path: Path) -> None:
+    world = Experience(n_envs, episode, (9,))
     path, sampler = tmp_path / "store", db.Uniform(seed=n_envs + episode)
     with world.open(path, 150, segment_rows=8, frame_stack=stack) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(20)
         feed.extend(0, 33)  # streams of unequal lengths
         among = steps_by_hand(world, buffer, feed)
@@ -75,10 +71,10 @@ def test_every_step_is_drawn_with_the_same_probability(
         assert_uniform(draw(buffer, sampler, 60 * len(again)), again)
 
 
-def test_a_loader_draws_uniformly_too(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(3, 4, (9,))
+def test_a_loader_draws_uniformly_too(tmp_path: Path) -> None:
+    world = Experience(3, 4, (9,))
     with world.open(tmp_path / "store", seed=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(50)
         drawn = []
         for batch in buffer.loader(1024):
@@ -88,10 +84,10 @@ def test_a_loader_draws_uniformly_too(tmp_path: Path, experience: type[Experienc
         assert_uniform(np.concatenate(drawn), steps_by_hand(world, buffer, feed))
 
 
-def test_pairs_of_steps_are_drawn_independently(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(1, 3, (9,))
+def test_pairs_of_steps_are_drawn_independently(tmp_path: Path) -> None:
+    world = Experience(1, 3, (9,))
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         steps, sampler = buffer.at(np.array([0, 1, 2]))["steps"], db.Uniform(4)
         assert steps.tolist() == [0, 1, 2]
         batches = np.stack([buffer.sample(20, sampler)["steps"].numpy() for _ in range(1000)])
@@ -100,28 +96,24 @@ def test_pairs_of_steps_are_drawn_independently(tmp_path: Path, experience: type
         assert_uniform((numbers[:-1] * 10 + numbers[1:]).ravel(), np.arange(100))  # one and that of the next batch
 
 
-def test_a_seed_gives_the_same_draws_again_and_another_seed_others(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
+def test_a_seed_gives_the_same_draws_again_and_another_seed_others(tmp_path: Path) -> None:
     def drawn(seed: int | None) -> list[list[int]]:
         with db.ReplayBuffer(tmp_path / "store", mode="r", seed=seed) as buffer:
             return [buffer.sample(16)["steps"].tolist() for _ in range(5)]
 
-    world = experience(2)
+    world = Experience(2)
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)
     assert drawn(None) != drawn(None)
     assert len({tuple(batch) for batch in drawn(1)}) == 5
 
 
-def test_samplers_of_one_seed_draw_the_same_and_a_state_goes_on(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_samplers_of_one_seed_draw_the_same_and_a_state_goes_on(tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         one, other = db.Uniform(5), db.Uniform(5)
         first = [buffer.sample(16, one)["steps"].tolist() for _ in range(6)]
         assert [buffer.sample(16, other)["steps"].tolist() for _ in range(2)] == first[:2]
@@ -130,12 +122,10 @@ def test_samplers_of_one_seed_draw_the_same_and_a_state_goes_on(
         assert [buffer.sample(16, resumed)["steps"].tolist() for _ in range(4)] == first[2:]
 
 
-def test_the_draw_does_not_depend_on_numpys_global_state(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience()
+def test_the_draw_does_not_depend_on_numpys_global_state(tmp_path: Path) -> None:
+    world = Experience()
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         np.random.seed(0)  # noqa: NPY002
         before = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
         a = buffer.sample(16, db.Uniform(3))["steps"]

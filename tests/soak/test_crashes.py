@@ -18,7 +18,7 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak import crashes
 from soak.workers import scratch
-from tests.conftest import steps_of
+from tests.support.experience import steps_of
 from tests.support.simulated_disk import Contents, Disk, FailedSync, Kind, Names, Size, Sync, Tree, Write, build
 from tests.support.tracing import IGNORED, Fault, Trace
 from tests.support.workloads import WORKLOADS, Gate, boot, record

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import diskbuffer as db
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder, Writers
+from tests.support.experience import Experience, Feeder
+from tests.support.writers import Writers
 
 # Makes a store, and returns its buffer and whether all rows are in their columns, none in the tail alone.
-State = Callable[[Path, "Experience", "type[Feeder]", "Writers"], tuple[db.ReplayBuffer, bool]]
+State = Callable[[Path, Experience, Writers], tuple[db.ReplayBuffer, bool]]
 
 
 def of_nested_dicts(root: Path) -> db.ReplayBuffer:
@@ -53,9 +52,9 @@ def add_nested(buffer: db.ReplayBuffer, steps: int) -> None:
             buffer.cut_off()
 
 
-def live(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+def live(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
     buffer = world.open(root, segment_rows=32)
-    feed = feeder(world, buffer)
+    feed = Feeder(world, buffer)
     feed.add(100)
     buffer.flush(recompress=True)
     feed.extend(1, 77)
@@ -64,40 +63,36 @@ def live(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) 
     return buffer, False
 
 
-def killed(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+def killed(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
     writers.start(root, world, "seal", steps=203, segment_rows=32)
     writers.wait_for(204)
     writers.kill()
     return db.ReplayBuffer(root, mode="r"), False
 
 
-def killed_and_opened_again(
-    root: Path, world: Experience, feeder: type[Feeder], writers: Writers
-) -> tuple[db.ReplayBuffer, bool]:
-    killed(root, world, feeder, writers)[0].close()
+def killed_and_opened_again(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    killed(root, world, writers)[0].close()
     buffer = db.ReplayBuffer(root)
-    feeder(world, buffer).add(9)
+    Feeder(world, buffer).add(9)
     buffer.flush(recompress=True)
     return buffer, False
 
 
-def closed(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
-    live(root, world, feeder, writers)[0].close()
+def closed(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    live(root, world, writers)[0].close()
     return db.ReplayBuffer(root, mode="r"), True
 
 
-def closed_and_opened_again(
-    root: Path, world: Experience, feeder: type[Feeder], writers: Writers
-) -> tuple[db.ReplayBuffer, bool]:
-    live(root, world, feeder, writers)[0].close()
+def closed_and_opened_again(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    live(root, world, writers)[0].close()
     buffer = db.ReplayBuffer(root)
-    feeder(world, buffer).add(3)
+    Feeder(world, buffer).add(3)
     return buffer, False
 
 
-def wrapped_around(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+def wrapped_around(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
     buffer = world.open(root, 120, segment_rows=16)
-    feed = feeder(world, buffer)
+    feed = Feeder(world, buffer)
     for _ in range(5):
         feed.add(100)
         feed.extend(0, 150)
@@ -106,8 +101,6 @@ def wrapped_around(root: Path, world: Experience, feeder: type[Feeder], writers:
     return buffer, False
 
 
-def wrapped_around_and_closed(
-    root: Path, world: Experience, feeder: type[Feeder], writers: Writers
-) -> tuple[db.ReplayBuffer, bool]:
-    wrapped_around(root, world, feeder, writers)[0].close()
+def wrapped_around_and_closed(root: Path, world: Experience, writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    wrapped_around(root, world, writers)[0].close()
     return db.ReplayBuffer(root, mode="r"), True

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,8 @@ import diskbuffer as db
 from diskbuffer.store.copies.backup import _Backup
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.segments.table import SegmentTable
-from tests.conftest import steps_of
-from tests.support.writers import WRITTEN, written
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder, Writers
+from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.writers import WRITTEN, Writers, written
 
 
 @pytest.mark.nightly
@@ -39,11 +36,10 @@ def test_a_copy_beside_a_writer_is_a_whole_store(
     how: str,
     options: dict[str, Any],
     tmp_path: Path,
-    experience: type[Experience],
     writers: Writers,
     amount: Callable[[int, int], int],
 ) -> None:
-    world = experience(2)
+    world = Experience(2)
     writers.start(tmp_path / "store", world, how, **options)
     writers.wait_for(60)
     n = amount(2, 8)
@@ -56,13 +52,11 @@ def test_a_copy_beside_a_writer_is_a_whole_store(
 def test_a_copy_of_vectors_beside_a_thread_that_adds(
     capacity: int | None,
     tmp_path: Path,
-    experience: type[Experience],
-    feeder: type[Feeder],
     amount: Callable[[int, int], int],
 ) -> None:
-    world, over = experience(2, 30, (9,)), threading.Event()
+    world, over = Experience(2, 30, (9,)), threading.Event()
     with world.open(tmp_path / "store", capacity, segment_rows=64) as buffer, ThreadPoolExecutor(1) as pool:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(1100)
 
         def add() -> None:
@@ -81,15 +75,15 @@ def test_a_copy_of_vectors_beside_a_thread_that_adds(
 @pytest.mark.some(1)
 @pytest.mark.parametrize(("row", "rows"), [(58, 24), (28, 4)])  # more segments than there is room for; one that is evictable
 def test_a_copy_of_the_table_while_the_writer_notes_in_it(
-    row: int, rows: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    row: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer adds rows, from a row of its newest segments on, and seals, between any two of the files that are copied."""
-    world, contents = experience(2, 30, (9,)), SegmentTable.contents
+    world, contents = Experience(2, 30, (9,)), SegmentTable.contents
     with (
         world.open(tmp_path / "store", None, segment_rows=16) as buffer,
         db.ReplayBuffer(tmp_path / "store", mode="r") as reader,
     ):
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         for at in range(1, len(TABLE)):
             feed.add(int(row - buffer._reader.index.heads[0]) % 64)  # the table grows by 64 rows of each environment
@@ -137,16 +131,14 @@ def judge_copies(path: Path, world: Experience, capacity: int | None, copies: in
     return made
 
 
-def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store", 300, segment_rows=16, metadata={"a": 1}) as buffer:
-        feeder(world, buffer).add(400)
+        Feeder(world, buffer).add(400)
         buffer.episodes[:3].set_tag("some")
         buffer.copies.mark("one")
         steps, tags = steps_of(buffer), buffer.episodes.tag.tolist()
-        feeder(world, buffer)
+        Feeder(world, buffer)
     for mark in (None, "one"):
         with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as reader:
             copy = reader.copies.snapshot(tmp_path / f"copy of {mark}")
@@ -159,10 +151,8 @@ def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
 
 
 @pytest.mark.nightly
-def test_a_copy_has_every_step_of_a_store_that_a_kill_left(
-    tmp_path: Path, experience: type[Experience], writers: Writers
-) -> None:
-    world = experience(2)
+def test_a_copy_has_every_step_of_a_store_that_a_kill_left(tmp_path: Path, writers: Writers) -> None:
+    world = Experience(2)
     writers.start(tmp_path / "killed", world, "add", capacity=200, segment_rows=16)
     writers.wait_for(500)
     heads = writers.kill()
@@ -178,12 +168,10 @@ def test_a_copy_has_every_step_of_a_store_that_a_kill_left(
         world.check(buffer)
 
 
-def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1)
+def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(tmp_path: Path) -> None:
+    world = Experience(1)
     with world.open(tmp_path / "store", segment_rows=64) as buffer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(500)
         buffer.flush(recompress=True)
         reader.refresh()
@@ -191,7 +179,7 @@ def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
         shared = {file.name for file in (copy / "obs").glob("c.*") if file.stat().st_nlink > 1}
         assert len(shared) >= 5
         with db.ReplayBuffer(copy) as other:
-            feeder(world, other).add(100)
+            Feeder(world, other).add(100)
             assert world.check(other) == 600
         feed.add(200)
         assert world.check(buffer) == 700
@@ -202,19 +190,19 @@ def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
 @pytest.mark.some(2)
 @pytest.mark.parametrize("last", ["action", "is_last", "reward", "row_checksum", "terminated", "truncated"])
 def test_a_writer_that_comes_and_goes_while_a_copy_is_made_is_noticed(
-    last: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes between two of the files that are copied; the store is closed before and after."""
-    world, write = experience(1), _Backup._write
+    world, write = Experience(1), _Backup._write
     with world.open(tmp_path / "store", None, segment_rows=64) as buffer:
-        feeder(world, buffer).add(37)
+        Feeder(world, buffer).add(37)
 
     def beside(self: _Backup, name: str, values: npt.NDArray[np.uint8]) -> None:
         write(self, name, values)
         if name.startswith(f"{last}/c.0"):
             monkeypatch.setattr(_Backup, "_write", write)
             with world.open(tmp_path / "store", None, segment_rows=64) as buffer:
-                feeder(world, buffer).add(3)
+                Feeder(world, buffer).add(3)
 
     monkeypatch.setattr(_Backup, "_write", beside)
     with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:

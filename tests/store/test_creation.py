@@ -20,8 +20,8 @@ import diskbuffer as db
 from diskbuffer.store.building import Building
 from diskbuffer.store.system.files import Files
 from soak import mounts
-from tests.conftest import Experience, Feeder
 from tests.store.test_snapshots import die_at
+from tests.support.experience import Experience, Feeder
 
 needs_mounts = pytest.mark.skipif(sys.platform != "linux" or bool(mounts.why_not()), reason="nothing can be mounted here")
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
@@ -33,10 +33,8 @@ def hidden(place: Path) -> list[str]:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("inside", [False, True], ids=["nothing is there", "an empty directory is there"])
-def test_what_kills_left_of_a_store_that_was_made_is_removed_by_the_next(
-    inside: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, died, seen, rng = experience(), 0, 0, np.random.default_rng(inside)
+def test_what_kills_left_of_a_store_that_was_made_is_removed_by_the_next(inside: bool, tmp_path: Path) -> None:
+    world, died, seen, rng = Experience(), 0, 0, np.random.default_rng(inside)
     base = tmp_path / "base"
     base.mkdir()
     if inside:
@@ -48,7 +46,7 @@ def test_what_kills_left_of_a_store_that_was_made_is_removed_by_the_next(
     assert died > 6
     assert seen == 1
     with world.open(base / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
     assert hidden(base) == []
     assert [path.name for path in base.iterdir()] == ["store"]
     with db.ReplayBuffer(base / "store") as buffer:
@@ -56,12 +54,10 @@ def test_what_kills_left_of_a_store_that_was_made_is_removed_by_the_next(
     assert db.check(base / "store", progress=False).ok
 
 
-def test_what_a_kill_left_of_a_snapshot_is_removed_by_the_next(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, place = experience(), tmp_path / "copies"
+def test_what_a_kill_left_of_a_snapshot_is_removed_by_the_next(tmp_path: Path) -> None:
+    world, place = Experience(), tmp_path / "copies"
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
     for at in (30, 60, 100):
         assert not die_at(at, lambda: db.ReplayBuffer(tmp_path / "store").copies.snapshot(place / "copy"))
         assert len(hidden(place)) == 1
@@ -135,10 +131,8 @@ def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path
 
 
 @needs_mounts
-def test_a_path_where_a_disk_is_mounted_becomes_a_store(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path, copy = experience(), tmp_path / "store", tmp_path / "copy"
+def test_a_path_where_a_disk_is_mounted_becomes_a_store(tmp_path: Path) -> None:
+    world, path, copy = Experience(), tmp_path / "store", tmp_path / "copy"
 
     def work() -> None:
         mounts.private_mounts()
@@ -146,7 +140,7 @@ def test_a_path_where_a_disk_is_mounted_becomes_a_store(
             mounts.mount("-t", "tmpfs", "tmpfs", str(place))
         (path / "lost+found").mkdir()
         with world.open(path) as buffer:
-            feeder(world, buffer).add(30)
+            Feeder(world, buffer).add(30)
             buffer.copies.snapshot(copy)
         for place in (path, copy):
             with db.ReplayBuffer(place) as buffer:
@@ -191,9 +185,9 @@ def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_has_no_room_to_note_the_writer_does_not_keep_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experience: type[Experience]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with experience().open(tmp_path / "store") as buffer:
+    with Experience().open(tmp_path / "store") as buffer:
         buffer.copies.mark("one")
     real = Files.create
 
@@ -204,31 +198,29 @@ def test_a_disk_that_has_no_room_to_note_the_writer_does_not_keep_the_lock(
 
     monkeypatch.setattr(Files, "create", full)
     room = 1
-    with experience().open(tmp_path / "store") as buffer, pytest.raises(db.LockedError, match="another process"):
-        experience().open(tmp_path / "store")
+    with Experience().open(tmp_path / "store") as buffer, pytest.raises(db.LockedError, match="another process"):
+        Experience().open(tmp_path / "store")
     room = 0
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as raised:
-        experience().open(tmp_path / "store")
+        Experience().open(tmp_path / "store")
     assert "has the marks 'one'; diskbuffer.remove_mark(path, name)" in raised.value.__notes__[0]
     room = 1
-    experience().open(tmp_path / "store").close()
+    Experience().open(tmp_path / "store").close()
 
 
 @pytest.mark.some(1)
 @needs_mounts
 @pytest.mark.parametrize("how", ["call", "command", "open"])
-def test_a_disk_that_marks_have_filled_can_be_emptied(
-    how: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
+def test_a_disk_that_marks_have_filled_can_be_emptied(how: str, tmp_path: Path) -> None:
     from diskbuffer.commands.cli import main
 
-    world, path = experience(), tmp_path / "disk" / "store"
+    world, path = Experience(), tmp_path / "disk" / "store"
 
     def work() -> None:
         mounts.private_mounts()
         mounts.mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(path.parent))
         with world.open(path, 200, segment_rows=16) as buffer:
-            feed = feeder(world, buffer)
+            feed = Feeder(world, buffer)
             feed.add(150)
             for n in range(2):
                 buffer.copies.mark(f"mark{n}")
@@ -256,10 +248,10 @@ def test_a_disk_that_marks_have_filled_can_be_emptied(
     assert mounts.in_fork(work) == ""
 
 
-def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     with world.open(path) as buffer:
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         buffer.copies.mark("one")
         with pytest.raises(db.LockedError, match="this process"):
             db.remove_mark(path, "one")

@@ -9,16 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 COLUMNS = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
 
@@ -161,10 +159,10 @@ def test_a_kill_between_a_sealing_rename_and_its_note_does_not_matter(tmp_path: 
         check(again, [given])
 
 
-def test_temporary_files_that_a_kill_left_are_removed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(2, 20)
+def test_temporary_files_that_a_kill_left_are_removed(tmp_path: Path) -> None:
+    world = Experience(2, 20)
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(30)
+        Feeder(world, buffer).add(30)
     directories = [path.parent for path in (tmp_path / "store").rglob("zarr.json") if "_tail" not in path.parts]
     arrays = [path for path in directories if 'node_type": "array' in (path / "zarr.json").read_text()]
     strays = [path / "zarr.json.0123abcd.tmp" for path in [tmp_path / "store", *arrays]]

@@ -12,12 +12,13 @@ import pytest
 import zarr
 
 import diskbuffer as db
+from tests.support.experience import Experience, Feeder
 from tests.support.specimens import contents, copy_while_open
+from tests.support.writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.conftest import Experience, Feeder, Writers
 
 ROUNDS = 12
 KINDS: dict[str, dict[str, Any]] = {
@@ -65,10 +66,10 @@ def check_after_kill(path: Path, world: Experience, acknowledged: Any, most_on_t
 @pytest.mark.some(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
-    kind: str, tmp_path: Path, experience: type[Experience], writers: Writers, amount: Callable[[int, int], int]
+    kind: str, tmp_path: Path, writers: Writers, amount: Callable[[int, int], int]
 ) -> None:
     job = dict(KINDS[kind])
-    world, path, rng = experience(job.pop("n_envs")), tmp_path / "store", np.random.default_rng(7)
+    world, path, rng = Experience(job.pop("n_envs")), tmp_path / "store", np.random.default_rng(7)
     how, capacity, acknowledged = job.pop("how"), job.get("capacity"), np.full(world.n_envs, -1)
     for round_ in range(amount(4, ROUNDS)):
         writers.start(path, world, how, **job)
@@ -86,16 +87,14 @@ def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
         assert len(buffer) == added if capacity is None else len(buffer) >= min(added, capacity)
 
 
-def test_after_a_kill_the_stream_and_its_episode_go_on(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], writers: Writers
-) -> None:
-    world = experience(episode=1000)
+def test_after_a_kill_the_stream_and_its_episode_go_on(tmp_path: Path, writers: Writers) -> None:
+    world = Experience(episode=1000)
     writers.start(tmp_path / "store", world, "add", steps=100)
     writers.wait_for(100)
     writers.kill()
     with db.ReplayBuffer(tmp_path / "store") as buffer:
         assert len(buffer) == 100
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         assert buffer.episodes[0] == (0, 0, 110, "running", "", 0)
         assert len(buffer.episodes) == 1
         world.check(buffer)
@@ -112,11 +111,9 @@ def test_rows_that_are_in_the_shard_of_one_column_and_in_the_tail_of_another_are
         assert all(np.array_equal(buffer.at(buffer.steps())["obs"][name].numpy(), rows[name][:30]) for name in rows)
 
 
-def test_opening_right_after_a_kill_works_for_a_dead_holder_is_no_holder(
-    tmp_path: Path, experience: type[Experience], writers: Writers
-) -> None:
+def test_opening_right_after_a_kill_works_for_a_dead_holder_is_no_holder(tmp_path: Path, writers: Writers) -> None:
     for _ in range(3):
-        writers.start(tmp_path / "store", experience(), "add")
+        writers.start(tmp_path / "store", Experience(), "add")
         writers.wait_for(1)
         with pytest.raises(db.LockedError):
             db.ReplayBuffer(tmp_path / "store")
@@ -124,16 +121,14 @@ def test_opening_right_after_a_kill_works_for_a_dead_holder_is_no_holder(
         db.ReplayBuffer(tmp_path / "store").close()
 
 
-def test_a_second_writer_is_refused_and_the_holder_named(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], writers: Writers
-) -> None:
-    world = experience()
+def test_a_second_writer_is_refused_and_the_holder_named(tmp_path: Path, writers: Writers) -> None:
+    world = Experience()
     with world.open(tmp_path / "mine") as buffer:
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         for mode in ("a", "r+"):
             with pytest.raises(db.LockedError, match=rf"\b{os.getpid()}\b"):
                 db.ReplayBuffer(tmp_path / "mine", mode=mode)
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         assert world.check(buffer) == 20
     writers.start(tmp_path / "other", world, "add", steps=10)
     writers.wait_for(10)
@@ -142,8 +137,8 @@ def test_a_second_writer_is_refused_and_the_holder_named(
     writers.kill()
 
 
-def test_a_refused_writer_changes_nothing(tmp_path: Path, experience: type[Experience], writers: Writers) -> None:
-    world = experience()
+def test_a_refused_writer_changes_nothing(tmp_path: Path, writers: Writers) -> None:
+    world = Experience()
     writers.start(tmp_path / "store", world, "add", steps=77)
     writers.wait_for(77)
     before = contents(tmp_path / "store")
@@ -153,12 +148,10 @@ def test_a_refused_writer_changes_nothing(tmp_path: Path, experience: type[Exper
     writers.kill()
 
 
-def test_a_reader_beside_a_living_writer_sees_new_steps_when_refreshed(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2)
+def test_a_reader_beside_a_living_writer_sees_new_steps_when_refreshed(tmp_path: Path) -> None:
+    world = Experience(2)
     with world.open(tmp_path / "store") as writer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-        feed = feeder(world, writer)
+        feed = Feeder(world, writer)
         feed.add(30)
         assert len(reader) == 0
         reader.refresh()
@@ -172,10 +165,8 @@ def test_a_reader_beside_a_living_writer_sees_new_steps_when_refreshed(
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
-def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(
-    stack: int, tmp_path: Path, experience: type[Experience], writers: Writers
-) -> None:
-    world = experience(2)
+def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(stack: int, tmp_path: Path, writers: Writers) -> None:
+    world = Experience(2)
     writers.start(tmp_path / "store", world, "add", capacity=200, segment_rows=16)
     writers.wait_for(500)
     newest, batches = 0, 0
@@ -194,10 +185,8 @@ def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(
 
 
 @pytest.mark.nightly
-def test_a_loader_of_a_reader_gets_right_bytes_beside_a_living_writer(
-    tmp_path: Path, experience: type[Experience], writers: Writers
-) -> None:
-    world = experience(2)
+def test_a_loader_of_a_reader_gets_right_bytes_beside_a_living_writer(tmp_path: Path, writers: Writers) -> None:
+    world = Experience(2)
     writers.start(tmp_path / "store", world, "add", capacity=200, segment_rows=16)
     writers.wait_for(500)
     with db.ReplayBuffer(tmp_path / "store", mode="r", seed=3) as reader:

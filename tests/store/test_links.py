@@ -15,14 +15,14 @@ import zarr
 import diskbuffer as db
 from soak import links
 from soak.workers import Pool
-from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.fixture
-def store(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> Path:
-    world = experience()
+def store(tmp_path: Path) -> Path:
+    world = Experience()
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(50)
+        Feeder(world, buffer).add(50)
     return tmp_path / "store"
 
 
@@ -141,10 +141,8 @@ def test_what_watches_sees_what_is_opened_made_and_removed(mine: Path) -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("where", ["above", "far above", "the path", "to nothing", "relative"])
-def test_links_above_a_store_are_the_users_own(
-    where: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, world = tmp_path / "elsewhere", experience()
+def test_links_above_a_store_are_the_users_own(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, world = tmp_path / "elsewhere", Experience()
     (real / "a" / "b").mkdir(parents=True)
     runs = tmp_path / "runs"
     match where:
@@ -165,7 +163,7 @@ def test_links_above_a_store_are_the_users_own(
             runs.symlink_to("elsewhere/a")
             path = Path("runs/store")
     with world.open(path, segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(40)
         buffer.copies.mark("one")
         buffer.columns.write("value", np.arange(3), np.ones(3))
@@ -190,14 +188,12 @@ def test_links_above_a_store_are_the_users_own(
     assert not list(tmp_path.rglob("*.new"))
 
 
-def test_a_snapshot_may_be_made_where_a_link_leads_to_an_empty_directory(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience()
+def test_a_snapshot_may_be_made_where_a_link_leads_to_an_empty_directory(tmp_path: Path) -> None:
+    world = Experience()
     (tmp_path / "real").mkdir()
     (tmp_path / "copy").symlink_to(tmp_path / "real")
     with world.open(tmp_path / "store") as buffer:
-        feeder(world, buffer).add(20)
+        Feeder(world, buffer).add(20)
         buffer.copies.snapshot(tmp_path / "copy")
         (tmp_path / "inside").symlink_to(tmp_path / "store" / "obs")
         with pytest.raises(db.InputError, match="inside"):
@@ -206,15 +202,13 @@ def test_a_snapshot_may_be_made_where_a_link_leads_to_an_empty_directory(
         assert world.check(buffer) == 20
 
 
-def test_a_link_above_that_leads_elsewhere_later_does_not_move_the_writer(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience()
+def test_a_link_above_that_leads_elsewhere_later_does_not_move_the_writer(tmp_path: Path) -> None:
+    world = Experience()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     (tmp_path / "latest").symlink_to("one")
     with world.open(tmp_path / "latest" / "store", segment_rows=16) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(30)
         (tmp_path / "latest").unlink()
         (tmp_path / "latest").symlink_to("two")

@@ -41,12 +41,10 @@ def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], An
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("nth", [1, 5, 9, 14, 20])
-def test_others_add_and_sample_while_flush_syncs(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch, nth: int
-) -> None:
-    world, real, there, calls = experience(2), Files.sync, threading.Event(), 0
+def test_others_add_and_sample_while_flush_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    world, real, there, calls = Experience(2), Files.sync, threading.Event(), 0
     with world.open(tmp_path / "store", 500, segment_rows=64) as buffer:
-        adding = feeder(world, buffer)
+        adding = Feeder(world, buffer)
         adding.add(100)
         buffer.columns.write("value", steps_of(buffer)[:50], np.ones(50))
 
@@ -82,13 +80,11 @@ def test_others_add_and_sample_while_flush_syncs(
         world.check(buffer)
 
 
-def test_others_sample_while_the_next_segment_is_made(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_sample_while_the_next_segment_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which syncs that values written for the slot's former rows are gone: they could come back with a power loss."""
-    world, real, there, done = experience(1), Files.sync, threading.Event(), threading.Event()
+    world, real, there, done = Experience(1), Files.sync, threading.Event(), threading.Event()
     with world.open(tmp_path / "store", 1000, segment_rows=512) as buffer:
-        adding = feeder(world, buffer)
+        adding = Feeder(world, buffer)
         adding.extend(0, 100)
         buffer.columns.write("value", steps_of(buffer), np.ones(100))
         world.check_batch(buffer.sample(64))
@@ -110,12 +106,10 @@ def test_others_sample_while_the_next_segment_is_made(
         world.check(buffer)
 
 
-def test_others_add_while_stats_walks_the_files(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, real, there, done = experience(1), Store.disk_bytes, threading.Event(), threading.Event()
+def test_others_add_while_stats_walks_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, real, there, done = Experience(1), Store.disk_bytes, threading.Event(), threading.Event()
     with world.open(tmp_path / "store", segment_rows=64) as buffer:
-        adding = feeder(world, buffer)
+        adding = Feeder(world, buffer)
         adding.add(10)
 
         def walk(self: Store) -> int:
@@ -131,12 +125,10 @@ def test_others_add_while_stats_walks_the_files(
         beside(buffer, there, buffer.stats, act)
 
 
-def test_stats_beside_marks_that_come_and_go(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
-) -> None:
-    world, stopped = experience(1), threading.Event()
+def test_stats_beside_marks_that_come_and_go(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    world, stopped = Experience(1), threading.Event()
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
 
         def mark() -> None:
             while not stopped.is_set():
@@ -154,12 +146,12 @@ def test_stats_beside_marks_that_come_and_go(
 
 
 def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a store that was closed would count as one whose writer was killed."""
-    world, real, there, on = experience(1), Files.sync, threading.Event(), threading.Event()
+    world, real, there, on = Experience(1), Files.sync, threading.Event(), threading.Event()
     buffer = world.open(tmp_path / "store", segment_rows=64)
-    feeder(world, buffer).add(100)
+    Feeder(world, buffer).add(100)
 
     def sync(self: Files, name: str) -> None:
         if threading.current_thread().name == "flushing" and not there.is_set():
@@ -184,12 +176,10 @@ def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
         world.check(reader)
 
 
-def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, real, there, done = experience(1), Files.sync, threading.Event(), threading.Event()
+def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, real, there, done = Experience(1), Files.sync, threading.Event(), threading.Event()
     with world.open(tmp_path / "store", segment_rows=64) as buffer:
-        feeder(world, buffer).add(200)
+        Feeder(world, buffer).add(200)
         buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
 
         def sync(self: Files, name: str) -> None:
@@ -210,13 +200,11 @@ def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(
         beside(buffer, there, flush, act)
 
 
-def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1)
+def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(tmp_path: Path) -> None:
+    world = Experience(1)
     for _ in range(10):
         buffer = world.open(tmp_path / "store", segment_rows=64)
-        feeder(world, buffer).add(5)
+        Feeder(world, buffer).add(5)
         failed: list[BaseException] = []
 
         def flush(buffer: db.ReplayBuffer = buffer, failed: list[BaseException] = failed) -> None:

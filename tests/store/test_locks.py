@@ -12,7 +12,7 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
 from soak import mounts
-from tests.conftest import Experience, Feeder
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.mark.nightly
@@ -27,11 +27,11 @@ def test_readers_that_may_not_write_know_of_the_writer() -> None:
 @pytest.mark.some(1)
 @pytest.mark.parametrize("code", ["ENOLCK", "EOPNOTSUPP", "ENOSYS", "ENOTSUP"])
 def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
-    code: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, path = experience(), tmp_path / "store"
+    world, path = Experience(), tmp_path / "store"
     with world.open(path, segment_rows=16) as buffer:
-        feeder(world, buffer).add(40)
+        Feeder(world, buffer).add(40)
         buffer.copies.mark("one")
 
     def lock(files: Files, fd: int, *, exclusive: bool) -> bool:
@@ -57,13 +57,13 @@ def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
         assert world.check(buffer) == 40
 
 
-def test_a_lock_that_may_only_be_read_tells_whether_it_is_held(tmp_path: Path, experience: type[Experience]) -> None:
+def test_a_lock_that_may_only_be_read_tells_whether_it_is_held(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    experience().open(path).close()
+    Experience().open(path).close()
     lock = path / "_segments/length/writer.lock"
     assert is_held(Files(path)) is False
     lock.chmod(0o444)
-    with experience().open(path):
+    with Experience().open(path):
         assert is_held(Files(path)) is True
     lock.unlink()
     assert is_held(Files(path)) is False  # nobody can have locked what is not there

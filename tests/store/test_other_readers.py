@@ -22,7 +22,7 @@ import tensorstore
 import diskbuffer as db
 from tests.store import states
 from tests.store.rows_by_zarr import Array, arrays_of, check
-from tests.support.experience import Experience, Feeder
+from tests.support.experience import Experience
 from tests.support.writers import Writers
 
 PROGRAMS = Path(__file__).parent / "other_readers"
@@ -98,7 +98,7 @@ def nested(root: Path, *_: Any) -> tuple[db.ReplayBuffer, bool]:
     return db.ReplayBuffer(root, mode="r"), True
 
 
-def zstd_and_derived(root: Path, world: Experience, feeder: type[Feeder], *_: Any) -> tuple[db.ReplayBuffer, bool]:
+def zstd_and_derived(root: Path, world: Experience, *_: Any) -> tuple[db.ReplayBuffer, bool]:
     rows = np.random.default_rng(0).integers(0, 5, (301, 40, 36))
     columns = {
         "obs/pixels": db.Column((40, 36), "uint8", codec="zstd:3"),
@@ -129,7 +129,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory, server: Writers) -> Iterato
     """A store in each state, in a directory whose name ends in .zarr: by that napari knows what it is."""
     where = tmp_path_factory.mktemp("stores")
     made = {where / f"{state.__name__}.zarr": state for state in STATES}
-    opened = {root: state(root, Experience(2), Feeder, server) for root, state in made.items()}
+    opened = {root: state(root, Experience(2), server) for root, state in made.items()}
     yield opened
     for buffer, _ in opened.values():
         buffer.close()

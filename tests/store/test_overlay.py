@@ -35,19 +35,17 @@ def mount(merged: Path) -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("capacity", [None, 300])
-def test_rows_that_were_there_are_read_by_the_writer(
-    layers: tuple[Path, Path], experience: type[Experience], feeder: type[Feeder], capacity: int | None
-) -> None:
+def test_rows_that_were_there_are_read_by_the_writer(layers: tuple[Path, Path], capacity: int | None) -> None:
     lower, merged = layers
-    world = experience(2)
+    world = Experience(2)
     with world.open(lower / "store", capacity, segment_rows=64) as buffer:
-        adding = feeder(world, buffer)
+        adding = Feeder(world, buffer)
         adding.add(230)
         buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer), np.float32))
     mount(merged)
     with world.open(merged / "store", capacity) as buffer:
         world.check(buffer)
-        adding = feeder(world, buffer)
+        adding = Feeder(world, buffer)
         for _ in range(6):
             adding.add(60)
             world.check(buffer)
@@ -58,18 +56,16 @@ def test_rows_that_were_there_are_read_by_the_writer(
     assert db.check(lower / "store", progress=False).problems == []  # nobody touched it
 
 
-def test_readers_that_were_open_before_the_writer_see_what_it_does(
-    layers: tuple[Path, Path], experience: type[Experience], feeder: type[Feeder]
-) -> None:
+def test_readers_that_were_open_before_the_writer_see_what_it_does(layers: tuple[Path, Path]) -> None:
     lower, merged = layers
-    world = experience(2)
+    world = Experience(2)
     with world.open(lower / "store", 300, segment_rows=64) as buffer:
-        feeder(world, buffer).add(230)
+        Feeder(world, buffer).add(230)
     mount(merged)
     with db.ReplayBuffer(merged / "store", mode="r") as reader, db.ReplayBuffer(merged / "store", mode="r") as cold:
         world.check(reader)
         with world.open(merged / "store") as buffer:
-            adding = feeder(world, buffer)
+            adding = Feeder(world, buffer)
             for _ in range(8):
                 adding.add(60)
                 for one in (reader, cold):

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -21,11 +21,9 @@ from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from tests.amounts import examples
-from tests.support.experience import steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.specimens import copy_while_open
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder, Writers
+from tests.support.writers import Writers
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 
@@ -107,9 +105,9 @@ def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
 
 
 @pytest.fixture
-def killed(tmp_path: Path, experience: type[Experience], writers: Writers) -> tuple[Experience, Path, Any]:
+def killed(tmp_path: Path, writers: Writers) -> tuple[Experience, Path, Any]:
     """Make a store that a killed process left; return its world, its path, and the heads that were acknowledged."""
-    world = experience(2)
+    world = Experience(2)
     writers.start(tmp_path / "store", world, "add", segment_rows=32, steps=70)
     writers.wait_for(70)
     return world, tmp_path / "store", writers.kill()
@@ -168,7 +166,7 @@ def test_a_damaged_tail_is_named(mode: Any, killed: tuple[Experience, Path, Any]
 
 
 def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
-    killed: tuple[Experience, Path, Any], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, path, heads = killed
     of_another_boot(monkeypatch)
@@ -185,7 +183,7 @@ def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
                 assert (found < heads).sum() == 1
             else:
                 assert (found >= heads).all()  # as other steps would have the ids of those that are lost
-                feeder(world, buffer).add(90)
+                Feeder(world, buffer).add(90)
                 world.check(buffer)
     assert counts[0] == counts[1] == counts[2] > 60
     assert db.check(path, progress=False).ok
@@ -193,12 +191,10 @@ def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
         world.check(buffer)
 
 
-def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(1), tmp_path / "store"
+def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(tmp_path: Path) -> None:
+    world, path = Experience(1), tmp_path / "store"
     with world.open(path, segment_rows=32) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         steps = steps_of(buffer)
     names = ("zarr.json", "_segments/length/group.json", "_segments/length/state.json")
     before = {name: (path / name).read_bytes() for name in names}
@@ -213,12 +209,10 @@ def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(
 
 
 @pytest.mark.parametrize("mode", ["r", "a"])
-def test_damage_of_what_was_flushed_is_no_power_losss_doing(
-    mode: Any, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = experience(1)
+def test_damage_of_what_was_flushed_is_no_power_losss_doing(mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Experience(1)
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
-        feeder(world, buffer).add(200)
+        Feeder(world, buffer).add(200)
         buffer.flush(recompress=True)
         buffer.flush()
         steps, slot = len(buffer), int(buffer._reader.index.slots(0)[2])
@@ -263,11 +257,11 @@ def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
 
 
 def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_steps(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = experience(1)
+    world = Experience(1)
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(40)
         buffer.flush()
         feed.add(10)
@@ -285,12 +279,10 @@ def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_s
             assert copy.check(progress=False).ok
 
 
-def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = experience(2, 20, (40, 40))
+def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Experience(2, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         buffer.flush(recompress=True)
         copy_while_open(tmp_path / "store", tmp_path / "copy")
         of_another_boot(monkeypatch)  # on another machine
@@ -301,9 +293,9 @@ def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
 
 
 def test_flushed_rows_keep_their_place_in_the_tail_until_their_shard_is_synced(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, synced = experience(1, 500, (40, 40)), list[str]()
+    world, synced = Experience(1, 500, (40, 40)), list[str]()
     sync = Files.sync
 
     def noted(self: Files, name: str) -> None:
@@ -312,7 +304,7 @@ def test_flushed_rows_keep_their_place_in_the_tail_until_their_shard_is_synced(
 
     monkeypatch.setattr(Files, "sync", noted)
     with world.open(tmp_path / "store", segment_rows=1024) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(50)
         buffer.flush()
         shard = next(name for name in synced if name.startswith("obs/c."))
@@ -342,12 +334,10 @@ def test_damaged_attributes_are_restored_from_their_copy(
         assert buffer.frame_stack == 1
 
 
-def test_a_sealed_file_that_was_swapped_is_found_when_it_is_mapped(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 20, (40, 40))
+def test_a_sealed_file_that_was_swapped_is_found_when_it_is_mapped(tmp_path: Path) -> None:
+    world = Experience(1, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         buffer.flush(recompress=True)
     for column in ("obs", "action"):
         first, second = sorted((tmp_path / "store" / column).glob("c.*"))[1:3]
@@ -363,28 +353,24 @@ def test_a_sealed_file_that_was_swapped_is_found_when_it_is_mapped(
         world.check(reader)
 
 
-def test_a_file_of_a_written_column_that_is_gone_is_no_column_of_zeros(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(1, 20, (40, 40))
+def test_a_file_of_a_written_column_that_is_gone_is_no_column_of_zeros(tmp_path: Path) -> None:
+    world = Experience(1, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         buffer.columns.write("value", np.arange(5), np.ones(5, np.float32))
     next((tmp_path / "store" / "value").glob("c.*")).unlink()
     with db.ReplayBuffer(tmp_path / "store") as buffer, pytest.raises(db.CorruptionError, match=r"value.*missing"):
         buffer.at(np.arange(5))
 
 
-def test_who_writes_to_a_store_that_is_elsewhere_by_now_is_told_and_leaves_what_came_in_its_place(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    old, new, path = experience(1, 20, (40, 40)), experience(1, 30, (40, 40)), tmp_path / "store"
+def test_who_writes_to_a_store_that_is_elsewhere_by_now_is_told_and_leaves_what_came_in_its_place(tmp_path: Path) -> None:
+    old, new, path = Experience(1, 20, (40, 40)), Experience(1, 30, (40, 40)), tmp_path / "store"
     buffer = old.open(path, segment_rows=32)
-    feed = feeder(old, buffer)
+    feed = Feeder(old, buffer)
     feed.add(40)
     path.rename(tmp_path / "elsewhere")
     with new.open(path, segment_rows=32) as other:
-        feeder(new, other).add(100)
+        Feeder(new, other).add(100)
         with pytest.raises(db.errors.NotAStoreError, match="moved, removed or replaced"):
             feed.add(100)
         for call in (buffer.flush, buffer.close):

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask.array
 import numpy as np
@@ -36,11 +36,9 @@ from tests.store.states import (
     wrapped_around,
     wrapped_around_and_closed,
 )
-from tests.support.experience import steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.specimens import copy_while_open
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder, Writers
+from tests.support.writers import Writers
 
 
 def with_zarr_python(root: Path, path: str) -> Array:
@@ -87,8 +85,8 @@ LEAVE_DECODING_TO_ZARR_PYTHON = ("dask", "tensordict")
 
 
 @pytest.mark.nightly
-def test_all_of_them_read_an_empty_store(tmp_path: Path, experience: type[Experience]) -> None:
-    with experience(2).open(tmp_path / "store", 100) as buffer:
+def test_all_of_them_read_an_empty_store(tmp_path: Path) -> None:
+    with Experience(2).open(tmp_path / "store", 100) as buffer:
         for read in READERS.values():
             assert check(tmp_path / "store", buffer, read, closed=False) == 0
             assert not read(tmp_path / "store", "obs").any()
@@ -102,12 +100,10 @@ def test_all_of_them_read_an_empty_store(tmp_path: Path, experience: type[Experi
 def test_all_of_them_read_the_same_bytes_as_we_do(
     state: State,
     tmp_path: Path,
-    experience: type[Experience],
-    feeder: type[Feeder],
     writers: Writers,
 ) -> None:
-    world = experience(2)
-    buffer, everything_in_columns = state(tmp_path / "store", world, feeder, writers)
+    world = Experience(2)
+    buffer, everything_in_columns = state(tmp_path / "store", world, writers)
     with buffer:
         assert world.check(buffer) >= 120
         for read in READERS.values():
@@ -128,9 +124,9 @@ def test_all_of_them_read_nested_observations_live_and_closed(tmp_path: Path) ->
 @pytest.mark.some(1)
 @pytest.mark.parametrize("reader", ["zarr-python", "zarrs", "tensorstore"])
 def test_reading_while_steps_are_added_never_fails_nor_gives_wrong_bytes(
-    reader: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
+    reader: str, tmp_path: Path, amount: Callable[[int, int], int]
 ) -> None:
-    world, root, read = experience(), tmp_path / "store", READERS[reader]
+    world, root, read = Experience(), tmp_path / "store", READERS[reader]
     wanted = amount(6, 60)
     errors: list[BaseException] = []
     caught_writing: list[Exception] = []
@@ -165,7 +161,7 @@ def test_reading_while_steps_are_added_never_fails_nor_gives_wrong_bytes(
             errors.append(error)
 
     with world.open(root, 1000, segment_rows=64) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         tail_rows = arrays_of(root)["_tail/obs"]["shape"][1]
         thread = threading.Thread(target=keep_reading)
@@ -186,13 +182,11 @@ def test_reading_while_steps_are_added_never_fails_nor_gives_wrong_bytes(
 
 
 @pytest.mark.nightly
-def test_a_shard_read_from_its_front_while_chunks_are_appended_fails_and_is_right_when_read_again(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
+def test_a_shard_read_from_its_front_while_chunks_are_appended_fails_and_is_right_when_read_again(tmp_path: Path) -> None:
     """One read of a whole file is not one instant: its front can be older than the index at its end."""
-    world = experience()
+    world = Experience()
     with world.open(tmp_path / "store", 1000, segment_rows=64) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(9)
         shard = tmp_path / "store" / "obs" / "c.0.0.0"
         front = shard.read_bytes()
@@ -337,9 +331,7 @@ def test_only_files_of_zarr_are_in_the_store(tmp_path: Path) -> None:
             assert len(key) == 1 + len(arrays[path]["shape"])
 
 
-def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, seal, real = threading.Event(), Sealer._seal, Files.map
 
     def wait(self: Sealer) -> None:
@@ -347,9 +339,9 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(
         seal(self)
 
     monkeypatch.setattr(Sealer, "_seal", wait)
-    world = experience(1)
+    world = Experience(1)
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
 
             def mapped(self: Files, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +23,8 @@ from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
-from tests.conftest import steps_of
+from tests.support.experience import Experience, Feeder, steps_of
 from tests.support.specimens import contents
-
-if TYPE_CHECKING:
-    from tests.conftest import Experience, Feeder
 
 OPTIONS: dict[str, Any] = {"segment_rows": 16}
 
@@ -83,12 +80,10 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("capacity", [None, 300])
-def test_a_snapshot_is_whole_and_goes_on_by_itself(
-    capacity: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path, copy = experience(2), tmp_path / "store", tmp_path / "copies" / "first"
+def test_a_snapshot_is_whole_and_goes_on_by_itself(capacity: int | None, tmp_path: Path) -> None:
+    world, path, copy = Experience(2), tmp_path / "store", tmp_path / "copies" / "first"
     with world.open(path, capacity, frame_stack=2, **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(200)
         buffer.flush(recompress=True)
         feed.add(33)
@@ -116,7 +111,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
             assert rows.any(axis=tuple(range(1, rows.ndim))).sum() >= len(steps)
     original = contents(path)
     with world.open(copy, capacity, frame_stack=2) as other:
-        feed = feeder(world, other)
+        feed = Feeder(world, other)
         feed.add(300)
         other.columns.write("value", steps_of(other), np.zeros(len(other), np.float32))
         other.flush(recompress=True)
@@ -126,10 +121,10 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
     assert is_well(path)
 
 
-def test_repairing_one_does_not_change_the_other(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, path, copy = experience(), tmp_path / "store", tmp_path / "copy"
+def test_repairing_one_does_not_change_the_other(tmp_path: Path) -> None:
+    world, path, copy = Experience(), tmp_path / "store", tmp_path / "copy"
     with world.open(path, **OPTIONS) as buffer:
-        feeder(world, buffer).add(100)
+        Feeder(world, buffer).add(100)
         buffer.flush(recompress=True)
         buffer.copies.snapshot(copy)
     before, file = contents(path), copy / "action" / "c.1"
@@ -145,12 +140,10 @@ def test_repairing_one_does_not_change_the_other(tmp_path: Path, experience: typ
     assert contents(path) == before
 
 
-def test_snapshots_beside_threads_that_add_sample_and_seal(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
-) -> None:
-    world = experience(2, shape=(40, 40))
+def test_snapshots_beside_threads_that_add_sample_and_seal(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    world = Experience(2, shape=(40, 40))
     with world.open(tmp_path / "store", 300, **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(250)
         sampler = db.Prioritized(seed=1)
 
@@ -174,50 +167,48 @@ def test_snapshots_beside_threads_that_add_sample_and_seal(
             assert (found <= high + 1).all()
             assert world.check(other) >= 300
             assert other.columns["priority"] == db.Column((), "float32")
-            feeder(world, other).add(20)
+            Feeder(world, other).add(20)
             world.check(other)
 
 
-def test_what_cannot_be_linked_is_copied(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, elsewhere = experience(), Path(tempfile.mkdtemp())
+def test_what_cannot_be_linked_is_copied(tmp_path: Path) -> None:
+    world, elsewhere = Experience(), Path(tempfile.mkdtemp())
     copy = elsewhere / "copy"
     if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other device")
     try:
         with world.open(tmp_path / "store", **OPTIONS) as buffer:
-            feeder(world, buffer).add(100)
+            Feeder(world, buffer).add(100)
             buffer.flush(recompress=True)
             buffer.copies.snapshot(copy)
             world.check(buffer)
         assert links(copy) == links(tmp_path / "store") == 0
         assert is_well(copy)
         with db.ReplayBuffer(copy) as other:
-            feeder(world, other).add(50)
+            Feeder(world, other).add(50)
             assert world.check(other) == 150
     finally:
         shutil.rmtree(elsewhere)
 
 
-def test_a_copy_of_a_live_shard_takes_no_more_than_its_chunks(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(shape=(84, 84))
+def test_a_copy_of_a_live_shard_takes_no_more_than_its_chunks(tmp_path: Path) -> None:
+    world = Experience(shape=(84, 84))
     with world.open(tmp_path / "store", segment_rows=4096) as buffer:
-        feeder(world, buffer).add(300)
+        Feeder(world, buffer).add(300)
         buffer.copies.mark("one")
         (shard,) = (tmp_path / "store" / MARKS / "one" / "obs").glob("c.*")
         assert shard.stat().st_size > 2**24
         assert shard.stat().st_blocks * 512 < 2**21
 
 
-def test_the_places_and_buffers_that_are_refused(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_the_places_and_buffers_that_are_refused(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
     (tmp_path / "inside").symlink_to(path / "obs")
     with world.open(path) as buffer:
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         for inside in (path, path / "copy", path / "_segments" / "x" / "y", tmp_path / "inside" / "copy"):
             with pytest.raises(db.InputError, match="inside"):
                 buffer.copies.snapshot(inside)
@@ -238,12 +229,10 @@ def test_the_places_and_buffers_that_are_refused(tmp_path: Path, experience: typ
 
 
 @pytest.mark.parametrize("after", [3, 40])
-def test_a_disk_that_is_full_leaves_nothing(
-    after: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = experience()
+def test_a_disk_that_is_full_leaves_nothing(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Experience()
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         real, calls = Files.create, 0
 
@@ -270,10 +259,10 @@ def test_a_disk_that_is_full_leaves_nothing(
 # Marks
 
 
-def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, path = experience(2), tmp_path / "store"
+def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path) -> None:
+    world, path = Experience(2), tmp_path / "store"
     with world.open(path, 200, **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         found: dict[str, Any] = {}
         for name in ("zebra", "step-10.0", "_a"):
             feed.add(70)
@@ -310,10 +299,10 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path, experience: ty
 
 
 @pytest.mark.nightly
-def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world = experience(shape=(100, 100))
+def test_what_is_shared_counts_once(tmp_path: Path) -> None:
+    world = Experience(shape=(100, 100))
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
-        feeder(world, buffer).add(2000)
+        Feeder(world, buffer).add(2000)
         buffer.flush(recompress=True)
         before = buffer.stats()["disk_bytes"]
         buffer.copies.mark("one")
@@ -328,10 +317,10 @@ def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience]
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("again", [False, True])
-def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, path = experience(2), tmp_path / "store"
+def test_going_back_to_a_mark(again: bool, tmp_path: Path) -> None:
+    world, path = Experience(2), tmp_path / "store"
     with world.open(path, 200, **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(130)
         steps = steps_of(buffer)
         buffer.columns.write("value", steps[5:50], steps[5:50] * 1.5)
@@ -362,7 +351,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         for name, value in expected.items():
             assert torch.equal(batch[name], value), name
         world.check(buffer)
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(40)
         buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))  # anew
         world.check(buffer)
@@ -379,13 +368,11 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(2))
-def test_going_back_goes_all_the_way_whenever_it_is_killed(
-    seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
-) -> None:
+def test_going_back_goes_all_the_way_whenever_it_is_killed(seed: int, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     """A fork dies at some file operation, for good; opening finishes what it had begun."""
-    world, path = experience(), tmp_path / "store"
+    world, path = Experience(), tmp_path / "store"
     with world.open(path, 60, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         buffer.flush(recompress=True)
         feed.add(3)
@@ -447,10 +434,8 @@ def die_at(number: int, work: Callable[[], object]) -> bool:
     return code == 0
 
 
-def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new_ones(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new_ones(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
 
     def change() -> None:
         with db.ReplayBuffer(path) as buffer:
@@ -459,7 +444,7 @@ def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new
             buffer.copies.remove("two")
 
     with world.open(path, **OPTIONS) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         buffer.copies.mark("one")
     died = 0
     for at in range(90, 800, 97):
@@ -479,16 +464,14 @@ def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new
         assert buffer.copies.marks == ("one",)
 
 
-def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    class Other(experience):  # type: ignore[misc, valid-type]
+def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(tmp_path: Path) -> None:
+    class Other(Experience):
         def actions(self, stream: int, positions: Any) -> Any:
             return super().actions(stream, positions) + 10**9
 
-    world, path = experience(), tmp_path / "store"
+    world, path = Experience(), tmp_path / "store"
     with world.open(path, 300, **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(200)
         buffer.copies.mark("one")
         feed.add(50)
@@ -497,7 +480,7 @@ def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(
     readers[2].at(steps_of(readers[2])[-20:])
     with db.ReplayBuffer(path, mark="one") as buffer:
         other = Other()
-        feeder(other, buffer).add(50)
+        Feeder(other, buffer).add(50)
         for reader in readers:
             try:
                 world.check(reader)
@@ -514,10 +497,10 @@ def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(
             assert (reader.at(steps_of(reader)[210:])["action"] > 10**9).all()
 
 
-def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     with world.open(path, **OPTIONS) as buffer:
-        feed = feeder(world, buffer)
+        feed = Feeder(world, buffer)
         feed.add(100)
         buffer.flush(recompress=True)
         buffer.copies.mark("one")
@@ -533,9 +516,9 @@ def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Exp
         assert world.check(buffer) == 200
 
 
-def test_the_way_back_to_a_mark_of_a_newer_format_is_not_forgotten(tmp_path: Path, experience: type[Experience]) -> None:
+def test_the_way_back_to_a_mark_of_a_newer_format_is_not_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with experience().open(path) as buffer:
+    with Experience().open(path) as buffer:
         buffer.copies.mark("one")
     (path / MARKS / "one" / "zarr.json").write_text('{"attributes": {"diskbuffer": {"format": 99}}}')
     Origin.new(back_to="one").note(Files(path))
@@ -545,12 +528,10 @@ def test_the_way_back_to_a_mark_of_a_newer_format_is_not_forgotten(tmp_path: Pat
 
 
 @pytest.mark.parametrize("wrong", ["../../../..", "one/../one", "", "two"])
-def test_a_note_that_leads_elsewhere_is_refused(
-    wrong: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_a_note_that_leads_elsewhere_is_refused(wrong: str, tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     with world.open(path) as buffer:
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         buffer.copies.mark("one")
     Origin.new(back_to=wrong).note(Files(path))
     with pytest.raises(db.DiskBufferError):
@@ -566,14 +547,12 @@ def test_a_note_that_leads_elsewhere_is_refused(
         assert world.check(buffer) == 10
 
 
-def test_links_out_of_the_store_are_not_followed_on_the_way_back(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(), tmp_path / "store"
+def test_links_out_of_the_store_are_not_followed_on_the_way_back(tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "c.77").write_text("mine")
     with world.open(path) as buffer:
-        feeder(world, buffer).add(10)
+        Feeder(world, buffer).add(10)
         buffer.copies.mark("one")
     shutil.rmtree(path / "action")
     (path / "action").symlink_to(tmp_path / "mine")
@@ -588,13 +567,11 @@ def test_links_out_of_the_store_are_not_followed_on_the_way_back(
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "loader"])
-def test_after_going_back_the_same_batches_come(
-    kind: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world, path = experience(2, 20, (9,)), tmp_path / "store"
+def test_after_going_back_the_same_batches_come(kind: str, tmp_path: Path) -> None:
+    world, path = Experience(2, 20, (9,)), tmp_path / "store"
 
     def learn(buffer: db.ReplayBuffer, sampler: db.Sampler, rounds: int) -> list[dict[str, torch.Tensor]]:
-        feed, found = feeder(world, buffer), []
+        feed, found = Feeder(world, buffer), []
         loop = iter(buffer.loader(16, sampler)) if kind == "loader" else None
         for _ in range(rounds):
             batch = buffer.sample(16, sampler) if loop is None else next(loop)
@@ -610,7 +587,7 @@ def test_after_going_back_the_same_batches_come(
         return db.Prioritized(seed=4) if kind == "prioritized" else db.Uniform(5)
 
     with world.open(path, 150, **OPTIONS) as buffer:
-        feeder(world, buffer).add(60)
+        Feeder(world, buffer).add(60)
         sampler = new()
         learn(buffer, sampler, 20)
         buffer.copies.mark("step-20")
@@ -664,13 +641,11 @@ def test_nested_columns_go_back_too(tmp_path: Path) -> None:
     assert is_well(path)
 
 
-def test_the_lock_is_held_for_a_short_time_only(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_is_held_for_a_short_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is done meanwhile: no file is made, but for those of segments that were completed or sealed since."""
-    world, made = experience(2), list[str]()
+    world, made = Experience(2), list[str]()
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
-        feeder(world, buffer).add(300)
+        Feeder(world, buffer).add(300)
         buffer.flush(recompress=True)
         buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
         hold, create = snapshots._Copy.hold, Files.create
