@@ -141,7 +141,7 @@ def buffer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[db.ReplayBuffer
         yield buffer
 
 
-@pytest.mark.some(20)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", [*CASES, *ARRAYS])
 def test_integers_are_taken_and_nothing_else(buffer: db.ReplayBuffer, name: str) -> None:
     good, call = (CASES | ARRAYS)[name]

@@ -139,6 +139,7 @@ def numbered(names: list[str], t: int) -> dict[str, Any]:
     return {name: np.array([n, t], np.float32) for n, name in enumerate(names)}
 
 
+@pytest.mark.nightly
 def test_torchrl_takes_entries_of_any_name(path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchrl")
@@ -191,6 +192,7 @@ def test_torchrl_extends_by_entries_of_any_name(path: Path) -> None:
     storage.close()
 
 
+@pytest.mark.nightly
 def test_sb3_takes_parts_of_any_name(path: Path) -> None:
     pytest.importorskip("stable_baselines3")
     from gymnasium import spaces
@@ -220,7 +222,7 @@ def test_sb3_takes_parts_of_any_name(path: Path) -> None:
     ours.close()
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("key", [*ODD, *TAKEN_BY_STORES, "action", "act_", "mask"])
 def test_tianshou_takes_keys_of_any_name(key: str, path: Path) -> None:
     pytest.importorskip("tianshou")

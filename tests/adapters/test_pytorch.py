@@ -75,6 +75,7 @@ def test_a_pickled_dataset_draws_on_with_its_sampler_as_it_was(sampler: db.Sampl
         assert sampler.batches == 6
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_workers_draw_with_a_sampler_that_was_used_each_on_its_own(context: str, made: tuple[Any, Path]) -> None:
     _, path = made
@@ -93,6 +94,7 @@ def test_workers_draw_with_a_sampler_that_was_used_each_on_its_own(context: str,
         assert sampler.batches == 6
 
 
+@pytest.mark.nightly
 def test_workers_without_replacement_see_every_step_once_in_each(made: tuple[Any, Path]) -> None:
     _, path = made
     with db.ReplayBuffer(path) as buffer:

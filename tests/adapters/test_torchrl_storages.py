@@ -154,6 +154,7 @@ def test_a_reader_dumps_beside_the_writer(tmp_path: Path) -> None:
     assert loaded[:]["x"].tolist() == list(range(20))
 
 
+@pytest.mark.nightly
 def test_a_storage_behind_a_link_is_loaded_where_that_leads(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -208,7 +209,7 @@ def replay(path: Path, size: int = 20, **options: Any) -> TensorDictReplayBuffer
     return TensorDictReplayBuffer(storage=DiskStorage(size, path, **options), batch_size=4)
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("size", [200, 60])  # a ring that is not full, and one that others have gone around
 @pytest.mark.parametrize("lanes", [0, 2])
 @pytest.mark.parametrize("seen", [True, False])
@@ -248,6 +249,7 @@ def test_what_takes_over_goes_on_behind_the_steps_of_others(how: str, seen: bool
     after.storage.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["pickle", "deepcopy", "dumps after close"])
 def test_a_copy_of_a_reader_goes_on_behind_the_steps_of_others(how: str, tmp_path: Path) -> None:
     train = replay(tmp_path / "store", 200)

@@ -100,6 +100,7 @@ def test_what_is_wrong_is_told_in_a_sentence(store: Path, tmp_path: Path, capsys
     assert sorted(file.name for file in tmp_path.iterdir()) == ["full", "store"]
 
 
+@pytest.mark.nightly
 def test_the_documentations_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path(__file__).parents[2] / "docs" / "editing.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -114,6 +114,7 @@ def test_options_of_exports(store: Path, tmp_path: Path, capsys: pytest.CaptureF
         )
 
 
+@pytest.mark.nightly
 def test_options_of_imports(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = [argument for loss in LOSSES for argument in ("--allow-loss", loss)]
     lines = [(*option, odd) for option in options_of("import") for odd in ODD]

@@ -45,6 +45,7 @@ def test_a_directory_of_several_writers_is_looked_into_as_one(directory: Path, c
     assert stats["endings"] == {"terminated": 6}
 
 
+@pytest.mark.nightly
 def test_damage_of_one_of_several_writers_is_told(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Told(capsys, "info", directory).code == 0
     table = next((directory / "a" / "_segments" / "length").glob("c*"))
@@ -82,6 +83,7 @@ def test_a_snapshot_of_several_writers_is_another_such_directory(directory: Path
     assert Told(capsys, "check", copy).code == 0
 
 
+@pytest.mark.nightly
 def test_a_copy_of_several_writers_is_one_store(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Told(capsys, "copy", directory, directory.parent / "one", "--quiet").code == 0
     with db.ReplayBuffer(directory.parent / "one", mode="r") as buffer:

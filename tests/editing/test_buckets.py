@@ -107,7 +107,7 @@ def test_the_stores_of_several_writers_go_by_the_command(
     same(tmp_path / "all", tmp_path / "back")
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("requests", [0, 1, 7, -1])
 def test_a_copy_up_that_was_cut_short_is_no_store(requests: int, server: S3Server, url: str, tmp_path: Path) -> None:
     store = make(tmp_path / "store")

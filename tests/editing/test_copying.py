@@ -96,6 +96,7 @@ def test_conditions_choose_episodes(tmp_path_factory: pytest.TempPathFactory, se
             assert not (path / target).exists()
 
 
+@pytest.mark.nightly
 @examples(1, 15)
 @given(seed=SEEDS, capacity=st.integers(8, 150), frames=st.sampled_from([None, 1, 2, 4]))
 def test_a_smaller_capacity_keeps_the_newest_steps(
@@ -184,6 +185,7 @@ def test_a_copy_is_as_compressed_as_a_sealed_store(tmp_path: Path) -> None:
     assert sum(os.stat(file).st_nlink > 1 for file in (tmp_path / "again" / "obs").rglob("c.*")) >= complete > 90
 
 
+@pytest.mark.nightly
 def test_columns_codecs_and_chunks_are_chosen(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 1, columns=stores.COLUMNS["dict"])
     options: dict[str, Any] = {"columns": ["obs/camera", "action"], "codec": {"obs/camera": "zstd:3"}, "chunk_rows": 8}

@@ -69,6 +69,7 @@ def test_stores_are_merged_one_after_the_other(
     assert db.check(path / "all", progress=False).ok
 
 
+@pytest.mark.nightly
 def test_the_newest_steps_are_those_of_the_last_store(tmp_path: Path) -> None:
     for name, steps in (("one", 100), ("two", 60)):
         with db.ReplayBuffer(tmp_path / name, columns=stores.COLUMNS["vectors"]) as buffer:

@@ -29,6 +29,7 @@ def test_a_renamed_column_has_the_same_values(kind: str, old: str, name: str, tm
     assert db.check(tmp_path / "new", progress=False).ok
 
 
+@pytest.mark.nightly
 def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 11, columns=stores.COLUMNS["vectors"])
     with db.ReplayBuffer(made.path) as buffer:
@@ -40,6 +41,7 @@ def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
         assert buffer.at(buffer.steps(), columns=["critic"])["critic"].tolist() == list(range(wanted))
 
 
+@pytest.mark.nightly
 def test_names_go_with_all_else_that_a_copy_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other options are by the old names. Columns may change places, also after a copy that left them was interrupted."""
     alike = {"left": db.Column((), "int8"), "right": db.Column((), "int8")}
@@ -67,7 +69,7 @@ def interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("old", "name", "message"),
     [

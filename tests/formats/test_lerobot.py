@@ -119,6 +119,7 @@ def test_episodes_come_back_as_they_were_but_for_final_observations(
         assert before._store.layout.padding == after._store.layout.padding
 
 
+@pytest.mark.nightly
 def test_a_single_observation_has_the_name_that_policies_know(tmp_path: Path) -> None:
     for shape, dtype, name in (((4,), "float32", "observation.state"), ((16, 16, 3), "uint8", "observation.image")):
         columns = {"obs": db.Column(shape, dtype), "action": db.Column((), "int64")}
@@ -128,6 +129,7 @@ def test_a_single_observation_has_the_name_that_policies_know(tmp_path: Path) ->
         made.assert_same(to_store(data, tmp_path / f"{name}-again"), without_final(made.read(store)))
 
 
+@pytest.mark.nightly
 def test_lossy_videos_look_alike(tmp_path: Path) -> None:
     columns = {"obs/camera": db.Column((64, 80, 3), "uint8"), "obs/grey": db.Column((66, 64), "uint8")}
     pictures = {name: np.add.outer(np.arange(13) * 6, np.zeros(column.shape)) + 40 for name, column in columns.items()}
@@ -185,6 +187,7 @@ def assert_as_lerobot_reads(found: list[dict[str, Any]], expected: dict[str, Any
 # Losses, and options
 
 
+@pytest.mark.nightly
 def test_what_is_lost_has_a_name(data_set: Path, tmp_path: Path) -> None:
     store = made.store_of(tmp_path / "store", made.some(1))
     with pytest.raises(db.errors.LossError, match="final_obs"):
@@ -203,6 +206,7 @@ def test_what_is_lost_has_a_name(data_set: Path, tmp_path: Path) -> None:
     assert to_store(data_set, tmp_path / "in", allow_loss=["strings", "tasks"])[0]["tag"] == "a; b"
 
 
+@pytest.mark.nightly
 def test_times_that_are_no_multiples_of_a_frame_are_a_column_or_an_error(data_set: Path, tmp_path: Path) -> None:
     times = np.linspace(0, 1, 15, dtype=np.float32)
     with_column(data_set / "data/chunk-000/file-000.parquet", "timestamp", lambda old: pa.array(times))
@@ -220,6 +224,7 @@ def test_done_within_an_episode_is_a_column_or_an_error(data_set: Path, tmp_path
     assert all(one["next/done"].all() and not one["terminated"].any() for one in found)
 
 
+@pytest.mark.nightly
 def test_done_can_be_truncated(data_set: Path, tmp_path: Path) -> None:
     assert all(
         one["truncated"][-1] and not one["terminated"].any() for one in to_store(data_set, tmp_path / "s", done="truncated")
@@ -282,6 +287,7 @@ def test_columns_come_back_from_their_features_names(given: list[list[str]]) -> 
     }
 
 
+@pytest.mark.nightly
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=20), st.integers(1, 9))
 @examples(100, 300)
 def test_a_tape_reads_any_slices(slices: list[tuple[int, int]], size: int) -> None:
@@ -299,6 +305,7 @@ def test_a_tape_reads_any_slices(slices: list[tuple[int, int]], size: int) -> No
                 tape.read(first, first + count)
 
 
+@pytest.mark.nightly
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3))
 @examples(30, 100)
 def test_statistics_are_those_of_all_values(seed: int, episodes: int, width: int) -> None:

@@ -223,6 +223,7 @@ def nested(episode: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 @examples(2, 40)
 @given(seed=SEEDS)
 def test_an_export_that_was_stopped_has_derived_columns_as_they_are_now(
@@ -277,6 +278,7 @@ def test_a_copy_that_was_stopped_has_derived_columns_as_they_are_now(tmp_path_fa
     made.assert_same(made.read(path / "copy"), made.read(path / "fresh"))
 
 
+@pytest.mark.nightly
 def test_a_derived_column_that_is_written_while_it_is_read_is_warned_of(tmp_path: Path) -> None:
     store_of(tmp_path / "store", np.random.default_rng(0))
     read, calls = StoreSource.read, 0
@@ -303,6 +305,7 @@ def change_values(path: Path, value: float) -> None:
         buffer.columns.write("value", buffer.steps(), np.full(len(buffer), value))
 
 
+@pytest.mark.nightly
 def test_an_export_of_several_writers_goes_on_only_with_the_same_episodes(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         made.store_of(tmp_path / "store", made.some(3, seed), writer=name)
@@ -311,6 +314,7 @@ def test_an_export_of_several_writers_goes_on_only_with_the_same_episodes(tmp_pa
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.nightly
 def test_a_copy_does_not_go_on_with_a_store_that_parted_from_its_source(tmp_path: Path) -> None:
     """A snapshot has the source's number, and what both record later lies at the same positions."""
     store, other = tmp_path / "store", tmp_path / "other"

@@ -103,6 +103,7 @@ def test_episodes_are_stored_bit_by_bit(tmp_path: Path, monkeypatch: pytest.Monk
     made.assert_same(by_state(made.read(tmp_path / "store")), by_state(made.expected(episodes)))
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_last_row_may_be_a_step(tmp_path: Path) -> None:
     episodes = made.some(4, 2, COLUMNS, longest=10)

@@ -52,7 +52,7 @@ EXPORTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("name", EXPORTS)
 def test_exports_write_strict_json(name: str, store: Path, tmp_path: Path) -> None:
@@ -69,6 +69,7 @@ def test_exports_write_strict_json(name: str, store: Path, tmp_path: Path) -> No
     assert files or format == "webdataset"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", ["stats", "show", "episodes", "info"])
 def test_commands_write_strict_json(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns = {**COLUMNS, "wave": db.Column((), "complex64", allow_nan=True)}

@@ -59,6 +59,7 @@ def test_a_movie_of_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         export("video", store, tmp_path / "other", column="obs/state", allow_loss=["columns", "pictures"], progress=False)
 
 
+@pytest.mark.nightly
 def test_an_export_to_a_full_disk_goes_on(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", 5)
     interrupted.fill_the_disk_and_go_on("video", store, tmp_path / "out", 3, allow_loss=["columns", "pictures"])

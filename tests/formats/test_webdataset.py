@@ -63,6 +63,7 @@ def test_a_sample_is_an_episode_bit_by_bit(tmp_path: Path, monkeypatch: pytest.M
         export("webdataset", store, tmp_path / "other", shard_mb=0, progress=False)
 
 
+@pytest.mark.nightly
 def test_an_export_to_a_full_disk_goes_on(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", 400)
     interrupted.fill_the_disk_and_go_on("webdataset", store, tmp_path / "out", 14, shard_mb=1)

@@ -132,6 +132,7 @@ def test_an_episode_is_the_tuple_that_it_was(buffer: db.ReplayBuffer) -> None:
         assert "Episode" in other._repr_html_()
 
 
+@pytest.mark.nightly
 def test_an_episode_becomes_a_movie(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", **STORES["dict observations"]) as buffer:
         fill(buffer, np.random.default_rng(0))
@@ -314,6 +315,7 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
             closed()
 
 
+@pytest.mark.nightly
 def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     """By the writer itself, and by a reader beside it, which refreshes."""
     stop, rng = threading.Event(), np.random.default_rng(0)

@@ -218,6 +218,7 @@ def smooth(n: int, height: int, width: int, colour: bool) -> Array:
     return np.stack(waves, axis=-1).astype(np.uint8)
 
 
+@pytest.mark.nightly
 @given(st.integers(1, 30), SIDES, SIDES, st.booleans(), st.sampled_from([1, 12.5, 15, 29.97, 60, 240]), st.integers(1, 3))
 @CASES
 def test_an_mp4_has_every_frame_in_even_sizes(n: int, height: int, width: int, colour: bool, fps: float, scale: int) -> None:
@@ -299,6 +300,7 @@ NUMBERS = st.one_of(
 )
 
 
+@pytest.mark.nightly
 @given(NUMBERS, st.text(max_size=50))
 @examples(4, 400)
 def test_whatever_numbers_there_are_a_plot_is_made(values: Array, name: str) -> None:
@@ -317,6 +319,7 @@ def drawn(image: Array) -> Array:
     return np.argwhere((np.abs(image[:, :, :3].astype(int) - (31, 119, 180)) < 60).all(-1))
 
 
+@pytest.mark.nightly
 @given(st.integers(0, 99_999), st.sampled_from([1, -1]))
 @examples(2, 50)
 def test_no_peak_is_lost_among_many_values(at: int, sign: int) -> None:
@@ -344,6 +347,7 @@ def test_gaps_are_left_and_single_points_are_seen() -> None:
     assert len(gaps) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan, np.nan, 2.0, 3.0], [1.0, 2.0, np.nan, np.nan, 1.0]])
 def test_a_point_alone_at_an_end_is_seen(values: list[float]) -> None:
     ys, xs = drawn(plotted({"value": np.array(values)})).T

@@ -124,6 +124,7 @@ def test_what_was_written_later_is_forecast_for_all_steps(tmp_path: Path) -> Non
     assert forecast.disk == pytest.approx(taken, rel=0.03)
 
 
+@pytest.mark.nightly
 def test_more_steps_than_are_kept_take_no_more(tmp_path: Path) -> None:
     fill(tmp_path / "store", 6000, 1, VECTORS, capacity=20_000)
     few, full, twice, ten = (plan_store(tmp_path / "store", steps=n).disk for n in (10_000, 20_000, 40_000, 200_000))

@@ -38,6 +38,7 @@ def drawn(rng: np.random.Generator, dtype: str, n: int) -> Array:
     return rng.integers(-high if kind == "i" else 0, high, n, endpoint=True).astype(dtype)
 
 
+@pytest.mark.nightly
 @given(seed=st.integers(0, 2**32), dtype=st.sampled_from(DTYPES), n=st.integers(1, 3000))
 @settings(max_examples=150, deadline=None)
 def test_a_distribution_is_the_one_that_numpy_has(seed: int, dtype: str, n: int) -> None:

@@ -43,6 +43,7 @@ def test_a_store_comes_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory,
 ODD = {"obs/a%20b%2Ecd/é": db.Column((2,), "int16"), "obs/x": db.Column((), "bool"), "action/left": db.Column((), "uint16")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("columns", [made.COLUMNS, ODD])
 def test_tensordict_loads_an_export(tmp_path: Path, columns: dict[str, db.Column]) -> None:
     episodes = made.some(6, 3, columns)
@@ -126,6 +127,7 @@ def test_what_a_replay_buffer_of_torchrl_dumped(tmp_path: Path, size: int) -> No
     made.assert_same(found, wanted)
 
 
+@pytest.mark.nightly
 def test_several_environments(tmp_path: Path) -> None:
     episodes = [ended(30, seed) for seed in (1, 2)]
     lines: Any = torch.stack([steps_of(of)[:90] for of in episodes])  # (2, 90): time is the last axis

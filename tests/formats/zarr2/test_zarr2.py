@@ -115,6 +115,7 @@ def test_files_of_umis_own_code(tmp_path: Path) -> None:
         assert 0 < abs(lossy - wanted["img"]).max() < 40
 
 
+@pytest.mark.nightly
 def test_pictures_may_be_lossy_as_umis(tmp_path: Path) -> None:
     columns = {
         "obs/camera": db.Column((16, 16, 3), "uint8"),
@@ -136,6 +137,7 @@ def test_pictures_may_be_lossy_as_umis(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one["obs/mask"], wanted["obs/mask"])
 
 
+@pytest.mark.nightly
 def test_pictures_that_the_fastest_lossless_way_would_change_come_back() -> None:
     random = np.random.default_rng(1)
     for _ in range(300):

@@ -17,6 +17,7 @@ from diskbuffer.inspect.page.plain_values import thinned, to_list
 DTYPES = ["bool", "uint8", "int8", "int32", "int64", "uint64", "float16", "float32", "float64"]
 
 
+@pytest.mark.nightly
 @given(st.sampled_from(DTYPES).flatmap(lambda dtype: nps.arrays(dtype, st.integers(0, 40))))
 def test_numbers_stay_what_they_are_to_six_digits(values: npt.NDArray[Any]) -> None:
     found = json.loads(json.dumps(to_list(values), allow_nan=False))
