@@ -32,7 +32,7 @@ from soak import mounts
 from soak.kills import Known, WrongError, compare
 from soak.table import Row, counted
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.experience import Array, Experience, heads_of, steps_of
+from tests.support.experience import Array, Experience, heads_of
 from tests.support.writers import MAPPED, Writer, must_be, written
 
 METHODS = ("create", "pwrite", "sync", "rename", "make_directory")
@@ -132,7 +132,7 @@ class Run(Writer):
 
     def _map(self) -> None:
         super()._map()
-        if len(steps := steps_of(self.buffer)):
+        if len(steps := self.buffer.steps()):
             must_be("values that were mapped", self.buffer.at(steps)[MAPPED].tolist(), written(MAPPED, steps).tolist())
 
     def look(self) -> None:

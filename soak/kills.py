@@ -25,7 +25,7 @@ import zarr
 import diskbuffer as db
 from soak.table import SHOWN, Row
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.experience import Experience, heads_of, steps_of
+from tests.support.experience import Experience, heads_of
 from tests.support.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
 
 KILLS = 10  # of one store
@@ -129,7 +129,7 @@ def read_with_others(path: Path, rng: np.random.Generator) -> None:
 
 def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
     """Compare what a buffer holds with what was acknowledged."""
-    heads, steps = heads_of(buffer), steps_of(buffer)
+    heads, steps = heads_of(buffer), buffer.steps()
     known_steps, there = (np.array([steps_before(world, s, n) for s, n in enumerate(h.tolist())]) for h in (known.heads, heads))
     if lost := int(np.maximum(known_steps - there, 0).sum()):
         raise WrongError(f"acknowledged up to {known.heads.tolist()}, found up to {heads.tolist()}", lost)

@@ -25,7 +25,7 @@ import numpy as np
 import diskbuffer as db
 from soak.table import SHOWN, Row
 from soak.workers import scratch
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 from tests.support.writers import WRITTEN, written
 
 READERS, ENVS, CAPACITY, SEGMENT_ROWS = 4, 2, 600, 16
@@ -97,7 +97,7 @@ class Reading:
 
     def _steps(self) -> np.ndarray:
         with self.buffer._store.lock:
-            return steps_of(self.buffer)
+            return self.buffer.steps()
 
     def loader(self) -> None:
         """Take some batches from a loader's threads."""
@@ -199,7 +199,7 @@ def _write_some(buffer: db.ReplayBuffer, feeder: Feeder, rng: np.random.Generato
     elif what < 0.85:
         feeder.extend(int(rng.integers(ENVS)), int(rng.integers(1, 120)))
     elif what < 0.97:
-        steps = rng.permutation(steps_of(buffer))[:100]
+        steps = rng.permutation(buffer.steps())[:100]
         buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))
     else:
         buffer.flush(recompress=True)

@@ -12,7 +12,7 @@ import pytest
 
 import diskbuffer as db
 from tests.chi_square import assert_uniform
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.fixture
@@ -61,13 +61,11 @@ def test_parts_of_one_buffer_are_selected_episodes(pair: Any) -> None:
     mixture = db.Mixture([(a, 0.5, db.Uniform(1, episodes=short)), (a, 0.25, db.Uniform(2, episodes=long)), (a, 0.25)])
     drawn = [mixture.sample(40) for _ in range(200)]
     steps = np.stack([batch["steps"].numpy() for batch in drawn])
-    every = steps_of(a)
+    every = a.steps()
     assert_uniform(steps[:, :20].ravel(), every[every % 2 == 0])
     assert_uniform(steps[:, 20:30].ravel(), every[every % 2 == 1])
     feeds[0].add(20)  # evicts
-    assert {int(s) for _ in range(50) for s in mixture.sample(40)["steps"][:30]} <= set(every.tolist()) & set(
-        steps_of(a).tolist()
-    )
+    assert {int(s) for _ in range(50) for s in mixture.sample(40)["steps"][:30]} <= set(every.tolist()) & set(a.steps().tolist())
     feeds[0].add(300)
     with pytest.raises(db.errors.EmptyBufferError, match="evicted"):
         mixture.sample(40)

@@ -170,7 +170,7 @@ def test_torchrls_slices_are_those_of_a_storage_in_memory(how: dict[str, Any], n
     ]
     for n in (20, 12, 3, 25, 17, 60, 2, 40):
         steps = torch.stack([world.rollout(n) for world in worlds], 1).reshape(n, *lanes)
-        cursor = (torch.arange(n) + buffers[1].writer._cursor) % 60 if ndim > 1 else None
+        cursor = (torch.arange(n) + buffers[1].writer.state_dict()["_cursor"]) % 60 if ndim > 1 else None
         for storage, buffer in zip(storages, buffers, strict=True):
             if cursor is None:
                 buffer.extend(steps.clone())
@@ -354,7 +354,7 @@ def test_a_buffer_goes_on_where_it_ended(tmp_path: Path) -> None:
         storage = DiskStorage(100, tmp_path / "store", segment_rows=32, frame_stack=4)
         ours = TensorDictReplayBuffer(storage=storage, batch_size=16, generator=torch.Generator().manual_seed(7))
         theirs.set_rng(torch.Generator().manual_seed(7))
-        assert ours.writer._cursor == theirs.writer._cursor
+        assert ours.writer.state_dict()["_cursor"] == theirs.writer.state_dict()["_cursor"]
         same(theirs.sample(), ours.sample())
 
 
@@ -382,7 +382,7 @@ def test_dumps_and_loads(tmp_path: Path) -> None:
     other = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "other"), batch_size=16)
     other.loads(tmp_path / "dumped")
     same(before, other[:].to_tensordict())
-    assert other.writer._cursor == 60
+    assert other.writer.state_dict()["_cursor"] == 60
     ours.dumps(tmp_path / "dumped")
     other.loads(tmp_path / "dumped")
     same(ours[:].to_tensordict(), other[:].to_tensordict())
@@ -681,7 +681,7 @@ def test_a_write_that_fails_takes_no_place(tmp_path: Path, monkeypatch: pytest.M
             expected.append(steps)  # it had been written
         actions = torch.cat([some["action"] for some in expected])
         assert torch.equal(buffer[:]["action"], actions)
-        assert buffer.writer._cursor == len(actions)
+        assert buffer.writer.state_dict()["_cursor"] == len(actions)
     buffer.storage.close()
     assert torch.equal(DiskStorage(100, tmp_path / "store", segment_rows=16)[:]["action"], actions)
 

@@ -19,7 +19,7 @@ import zarr
 
 import diskbuffer as db
 from diskbuffer.store.verification import Verification
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 
 def value_of(steps: Any) -> Any:
@@ -33,7 +33,7 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         feed.add(60)
         loop = iter(buffer.loader(16, db.Uniform(1), threads=2))
         assert "value" not in next(loop)
-        steps = np.random.default_rng(0).permutation(steps_of(buffer))
+        steps = np.random.default_rng(0).permutation(buffer.steps())
         assert buffer.columns.write("value", steps[:70], value_of(steps[:70])) == 70
         for _ in range(8):  # those that were settled before lack it; the others do not
             batch = next(loop)
@@ -42,7 +42,7 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         loop.close()  # type: ignore[attr-defined]
         known = set(steps[:70].tolist())
         for _ in range(4):
-            at = steps_of(buffer)
+            at = buffer.steps()
             batch = buffer.at(at)
             expected = np.where(np.isin(at, list(known)), value_of(at), 0)
             np.testing.assert_array_equal(batch["value"].numpy(), expected)
@@ -51,11 +51,11 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         assert buffer.columns.write("value", torch.from_numpy(steps), torch.from_numpy(value_of(steps))) < len(
             steps
         )  # some are gone
-        at = steps_of(buffer)
+        at = buffer.steps()
         buffer.columns.write("value", at, value_of(at))
         buffer.flush()
     with world.open(tmp_path / "store") as buffer:
-        at = steps_of(buffer)
+        at = buffer.steps()
         np.testing.assert_array_equal(buffer.at(at)["value"].numpy(), value_of(at))
         assert buffer.columns["value"] == db.Column((), "float32")
         Feeder(world, buffer).add(40)
@@ -71,7 +71,7 @@ def test_other_zarr_tools_read_it_also_where_nothing_was_written(tmp_path: Path)
     world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         Feeder(world, buffer).add(60)
-        steps = steps_of(buffer)[40:50]  # n_envs is 1: names are positions
+        steps = buffer.steps()[40:50]  # n_envs is 1: names are positions
         buffer.columns.write("embedding", steps, np.tile(steps[:, None], (1, 3)).astype(np.float32))
         root: Any = zarr.open_group(buffer.path, mode="r")
         expected = np.zeros((len(np.asarray(root["reward"])), 3), np.float32)
@@ -85,7 +85,7 @@ def test_a_reader_sees_it_after_refreshing(tmp_path: Path) -> None:
     world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         Feeder(world, buffer).add(60)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             assert "value" not in reader.sample(4)
             buffer.columns.write("value", steps[:20], value_of(steps[:20]))
@@ -104,7 +104,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", 40, segment_rows=8) as buffer:
         Feeder(world, buffer).add(70)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         last = int(steps[-1]) + 1
         cases: list[tuple[str, Any, Any, str]] = [
             ("reward", steps, value_of(steps), "recorded"),
@@ -146,7 +146,7 @@ def test_map_writes_what_a_function_makes_of_every_step(tmp_path: Path) -> None:
             lambda b: (b["reward"] * 2, b["next_obs"].float().mean((1, 2, 3))), 32, ("double", "mean"), progress=True
         )
         assert n == 180
-        batch = buffer.at(steps_of(buffer))
+        batch = buffer.at(buffer.steps())
         np.testing.assert_array_equal(batch["double"].numpy(), batch["reward"].numpy() * 2)
         np.testing.assert_allclose(batch["mean"].numpy(), batch["next_obs"].float().mean((1, 2, 3)).numpy())
         assert not (tmp_path / "store" / "double" / "map.json").exists()
@@ -161,7 +161,7 @@ def test_map_writes_what_a_function_makes_of_every_step(tmp_path: Path) -> None:
         for out in ("reward", (), ("a", "a"), 3):
             with pytest.raises(db.InputError):
                 buffer.columns.map(lambda b: b["reward"], 32, out, progress=False)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(buffer.at(steps_of(buffer))["double"].numpy(), batch["double"].numpy())
+        np.testing.assert_array_equal(buffer.at(buffer.steps())["double"].numpy(), batch["double"].numpy())
 
 
 def test_an_interrupted_map_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_an_interrupted_map_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(90)
-        steps = steps_of(buffer).tolist()
+        steps = buffer.steps().tolist()
         with pytest.raises(KeyboardInterrupt):
             buffer.columns.map(function, 16, "copy", progress=False)
         feed.add(20)
@@ -268,7 +268,7 @@ def test_a_killed_map_is_resumed(tmp_path: Path) -> None:
     assert rounds > 1
     assert 1600 <= total < 1600 + rounds * 5 * 16, "what was done before a kill is not done again"
     with world.open(tmp_path / "store") as buffer:
-        batch = buffer.at(steps_of(buffer))
+        batch = buffer.at(buffer.steps())
         np.testing.assert_array_equal(batch["triple"].numpy(), batch["action"].numpy() * 3)
         world.check(buffer)
 
@@ -294,7 +294,7 @@ def by_hand(buffer: db.ReplayBuffer, gamma: float, lam: float, values: bool) -> 
             total = reward[t] + gamma * total
             advantages[steps[t]] = gained
             returns[steps[t]] = gained + value[t] if values else total
-    names = steps_of(buffer).tolist()
+    names = buffer.steps().tolist()
     return [returns[s] for s in names], [advantages[s] for s in names]
 
 
@@ -308,7 +308,7 @@ def test_returns_and_advantages_are_those_of_a_plain_loop(segment_rows: int, cut
         feed.add(131)
         if cut:
             buffer.cut_off(1)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         buffer.columns.returns_and_advantages(0.9, values=None, next_values=None, out=("plain", ""))
         np.testing.assert_allclose(buffer.at(steps)["plain"].numpy(), by_hand(buffer, 0.9, 1.0, False)[0], rtol=1e-5)
         rng = np.random.default_rng(0)
@@ -329,9 +329,9 @@ def test_returns_of_some_steps_are_as_if_there_were_no_others(segment_rows: int,
     with world.open(tmp_path / "store", 200, segment_rows=segment_rows) as buffer:
         feed = Feeder(world, buffer)
         feed.add(40)
-        evicted = steps_of(buffer)[:3]
+        evicted = buffer.steps()[:3]
         feed.add(131)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         for name in ("value", "next_value"):
             buffer.columns.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
         terms: dict[str, Any] = {} if values else {"values": None}
@@ -373,7 +373,7 @@ def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path) -> None:
     world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=8) as buffer:
         Feeder(world, buffer).add(60)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         some, seen = np.random.default_rng(0).permutation(steps)[:50], list[int]()
 
         def triple(batch: Any) -> Any:
@@ -406,7 +406,7 @@ def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path,
                 buffer.extend(obs=np.arange(first, first + 101), action=np.arange(first, first + 100), reward=np.zeros(100))
             for one in compute:
                 one.result()
-            steps = steps_of(buffer)
+            steps = buffer.steps()
             assert (buffer.at(steps[-100:])["return"] < 1e-3).all()  # of those there were no rewards, nor are there to come
         assert db.check(tmp_path / str(n), progress=False).ok
         with db.ReplayBuffer(tmp_path / str(n)) as buffer:
@@ -441,7 +441,7 @@ def test_advantages_are_those_of_stable_baselines(tmp_path: Path) -> None:
             truncated = (done & ~terminated)[:, env]
             action = np.zeros(steps, int)
             buffer.extend(obs[:-1, env], action, rewards[:, env], final, terminated[:, env], truncated, env=env)
-        at = steps_of(buffer)
+        at = buffer.steps()
         found = np.asarray(buffer.at(at)["obs"])[:, 0]
         order = [tuple(np.argwhere(obs[:-1, :, 0] == x)[0]) for x in found]
         buffer.columns.write("value", at, np.array([values[p] for p in order]))
@@ -532,7 +532,7 @@ def test_half_precision_is_stored_and_written_back(tmp_path: Path) -> None:
         frame = np.zeros((40, 40), np.float16)
         for n in range(20):
             buffer.add(frame + n, np.full(3, n, np.float16), np.float16(1), frame + n + 1, False, n == 19)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         buffer.columns.write("value", steps, torch.arange(20, dtype=torch.float16))
         buffer.columns.write("next_value", steps, torch.zeros(20, dtype=torch.float16))
         batch = buffer.at(steps)

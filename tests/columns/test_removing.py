@@ -14,7 +14,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store import directory
 from diskbuffer.store.system.files import Files
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 from tests.support.specimens import copy_while_open
 
 NAMES = ("alpha", "beta", "gamma", "tag")
@@ -22,7 +22,7 @@ NAMES = ("alpha", "beta", "gamma", "tag")
 
 def matches(buffer: db.ReplayBuffer, model: dict[str, Any]) -> None:
     """Compare a buffer's derived columns with arrays by step."""
-    at = steps_of(buffer)
+    at = buffer.steps()
     batch = buffer.at(at)
     assert buffer.columns.derived == {*model}
     assert {*NAMES} & {*batch} == {*model}
@@ -49,10 +49,10 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path) -> None:
             dtype = np.dtype(["float32", "int16"][rng.integers(2)])
             if name in model and model[name].dtype != dtype:
                 with pytest.raises(db.errors.SchemaError):
-                    buffer.columns.write(name, steps_of(buffer)[:3], np.ones(3, dtype))
+                    buffer.columns.write(name, buffer.steps()[:3], np.ones(3, dtype))
                 continue
             values = model.setdefault(name, np.zeros(10_000, dtype))
-            some = rng.permutation(steps_of(buffer))[:40]
+            some = rng.permutation(buffer.steps())[:40]
             values[some] = rng.integers(1, 1000, len(some))
             buffer.columns.write(name, some, values[some])
         elif what == "tag":
@@ -79,7 +79,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path) -> None:
             feed = Feeder(world, buffer)
         if what in ("tag", "reopen", "add") and "tag" in buffer.columns.derived:
             model["tag"] = np.zeros(10_000, np.uint16)
-            model["tag"][steps_of(buffer)] = buffer.at(steps_of(buffer))["tag"].numpy()
+            model["tag"][buffer.steps()] = buffer.at(buffer.steps())["tag"].numpy()
         matches(buffer, model)
         if what == "read" or n % 7 == 0:
             reader.refresh()
@@ -92,7 +92,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path) -> None:
     for mark, then in marks.items():
         with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as kept:
             assert kept.columns.derived == {*then}
-            at = steps_of(kept)
+            at = kept.steps()
             for name, values in then.items():
                 if name != "tag":
                     np.testing.assert_array_equal(kept.at(at)[name].numpy(), values[at])
@@ -105,7 +105,7 @@ def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_t
     world = Experience(1, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         Feeder(world, buffer).add(60)
-        at = steps_of(buffer)
+        at = buffer.steps()
         for name in ("alpha", "beta"):
             buffer.columns.write(name, at, np.ones(len(at), np.float32))
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
@@ -143,7 +143,7 @@ def test_what_cannot_be_removed_is_refused(tmp_path: Path) -> None:
         assert buffer.columns.derived == set()
         again = db.Prioritized(seed=0)
         assert (buffer.sample(4, again)["priority"] == 0).all() or "priority" in buffer.columns.derived
-        assert (buffer.at(steps_of(buffer))["priority"] == 1).all()
+        assert (buffer.at(buffer.steps())["priority"] == 1).all()
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.errors.ReadOnlyError):
             reader.columns.remove("priority")
 
@@ -175,7 +175,7 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
     world, path = Experience(1, 20, (9,)), tmp_path / "store"
     with world.open(path, segment_rows=16) as buffer:
         Feeder(world, buffer).add(40)
-        at = steps_of(buffer)
+        at = buffer.steps()
         for name in ("alpha", "beta"):
             buffer.columns.write(name, at, np.ones(len(at), np.float32))
         buffer.flush(recompress=True)

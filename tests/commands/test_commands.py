@@ -122,7 +122,7 @@ def test_every_command_on_every_kind_of_store(kind: str, tmp_path: Path, capsys:
         assert (found["steps"], found["added"], found["capacity"]) == tuple(figures[k] for k in ("steps", "added", "capacity"))
         assert found["disk"]["total"] == figures["disk_bytes"]
         assert found["disk"]["raw"] == figures["raw_bytes"]
-        assert [column["name"] for column in found["columns"]] == [*buffer._store.layout.schema]
+        assert [column["name"] for column in found["columns"]] == [*buffer.columns]
         assert found["episodes"]["count"] == len(buffer.episodes) == len(Told(capsys, "episodes", path, "--json").json())
     if kind != "empty":
         height, width, _ = picture(tmp_path / "shown.png").shape

@@ -115,7 +115,7 @@ def test_episodes_come_back_as_they_were_but_for_final_observations(
         assert before.columns == after.columns
         assert (before.metadata, before.n_envs) == (after.metadata, after.n_envs)
         assert before.environment == after.environment
-        assert before._store.layout.frame_stack == after._store.layout.frame_stack
+        assert before.frame_stack == after.frame_stack
         assert before._store.layout.padding == after._store.layout.padding
 
 

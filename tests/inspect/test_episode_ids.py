@@ -14,6 +14,7 @@ from diskbuffer.commands.app import run
 from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.watched import Watched
 from diskbuffer.plugin import Reader
+from tests.support.experience import heads_of
 
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 
@@ -92,7 +93,7 @@ def test_ids_of_several_writers_are_those_of_the_directory(tmp_path: Path) -> No
         for name in ("a", "b"):
             with db.ReplayBuffer(tmp_path / "all", writer=name, columns=COLUMNS, n_envs=2) as buffer:
                 made = Recording(buffer, 2)
-                made.rows = [int(row) + 1 for row in buffer._reader.index.heads]
+                made.rows = [int(row) + 1 for row in heads_of(buffer)]
                 for env in (0, 1, 0):
                     made.extend(env, 5)
         with db.ReplayBuffer(tmp_path / "all", mode="r") as every:

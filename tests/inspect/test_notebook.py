@@ -393,7 +393,7 @@ def test_tables_have_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
     steps, names = buffer.episodes.to_pandas(steps=True), buffer.steps()
     batch = batch_of(buffer.at(names))
     assert steps.index.tolist() == names.tolist()
-    assert steps["stream"].tolist() == (names % buffer._store.layout.streams).tolist()
+    assert steps["stream"].tolist() == (names % buffer.n_envs).tolist()
     assert steps["t"].tolist() == buffer.episodes.elapsed(names).tolist()
     assert table.index.tolist() == episodes.id.tolist()
     assert steps["episode"].tolist() == np.repeat(episodes.id, episodes.length).tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.mark.some(3)
@@ -20,7 +20,7 @@ def test_every_step_comes_once(shuffle: bool, merge_last: bool, size: int, tmp_p
     world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 80, segment_rows=8, frame_stack=2) as buffer:
         Feeder(world, buffer).add(73)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         batches = buffer.batches(size, shuffle, merge_last, seed=1)
         sizes, found = [], []
         for batch in batches:
@@ -47,14 +47,14 @@ def test_what_is_added_meanwhile_is_not_part_of_it_and_what_is_evicted_may_drop_
     with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
         feed = Feeder(world, buffer)
         feed.add(110)
-        begin, found = steps_of(buffer), []
+        begin, found = buffer.steps(), []
         for batch in buffer.batches(8, shuffle=True, prefetch=2):
             world.check_batch(batch)
             found += batch["steps"].tolist()
             feed.add(2)
         assert len(set(found)) == len(found)
         assert set(found) <= set(begin.tolist())
-        assert set(found) >= set(begin.tolist()) & set(steps_of(buffer).tolist())
+        assert set(found) >= set(begin.tolist()) & set(buffer.steps().tolist())
         assert len(found) < len(begin)
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import examples
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 Batch = dict[str, Any]
 SAMPLERS: dict[str, Callable[[db.ReplayBuffer], db.Sampler]] = {
@@ -135,7 +135,7 @@ def test_a_pass_is_split_without_overlap_or_loss_and_can_be_resumed(
             return
         given: dict[str, Any] = {"merge_last": merge_last, "prefetch": 2, "threads": 1}
         if kind == "steps":
-            given["steps"] = steps_of(buffer)[::-1][: n // 2]
+            given["steps"] = buffer.steps()[::-1][: n // 2]
         else:
             given |= {"sampler": PASSES[kind](buffer), "shuffle": shuffle, "seed": 7}
         whole = list(buffer.batches(1000, **given))

@@ -159,9 +159,7 @@ class World:
         for env, stream in enumerate(self.streams):
             episodes = [episode for episode in stream.episodes if episode.actions]
             ids = [
-                episode.start + np.arange(episode.length) * buffer._store.layout.streams
-                for episode in buffer.episodes
-                if episode.stream == env
+                episode.start + np.arange(episode.length) * buffer.n_envs for episode in buffer.episodes if episode.stream == env
             ]
             assert [len(some) for some in ids] == [len(episode.actions) for episode in episodes]
             if not ids:

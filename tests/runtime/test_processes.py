@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import diskbuffer as db
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -142,7 +142,7 @@ def test_forks_in_the_middle_of_everything_sample(tmp_path: Path, amount: Callab
             for n in range(10):
                 world.check_batch(buffer.sample(64, db.Uniform(n)), 2)
             with contextlib.suppress(db.InputError):  # the parent may have evicted them since
-                world.check_batch(buffer.at(steps_of(buffer)[-10:]), 2)
+                world.check_batch(buffer.at(buffer.steps()[-10:]), 2)
             load(2)
             with pytest.raises(db.LockedError):
                 buffer.add(*[np.zeros(2)] * 6)
@@ -235,7 +235,7 @@ def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(tmp
         go, done = context.Event(), context.Event()
 
         def child() -> None:
-            known = steps_of(buffer)
+            known = buffer.steps()
             world.check_batch(buffer.at(known[-20:]))
             go.set()
             assert done.wait(60)
@@ -269,5 +269,5 @@ def test_a_sampler_with_priorities_does_not_write_in_a_fork(tmp_path: Path) -> N
                     call()
 
         assert in_fork(child) == 0
-        assert (buffer.at(steps_of(buffer))["priority"][-10:] == 0).all()
+        assert (buffer.at(buffer.steps())["priority"][-10:] == 0).all()
         buffer.sample(8, sampler)

@@ -16,7 +16,7 @@ from diskbuffer.samplers.permutation import Permutation
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
 from tests.samplers.test_slices import starts_by_hand
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 
 def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -73,10 +73,10 @@ def test_what_is_evicted_drops_out_of_an_epoch_and_what_is_added_is_in_the_next(
     with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
         feed = Feeder(world, buffer)
         feed.add(150)
-        begin = steps_of(buffer)
+        begin = buffer.steps()
         first = buffer.sample(64, sampler)["steps"].numpy()
         feed.add(30)
-        there = np.intersect1d(begin, steps_of(buffer))
+        there = np.intersect1d(begin, buffer.steps())
         assert 0 < len(there) < len(begin)
         drawn = np.empty(0, np.int64)
         wanted = np.setdiff1d(there, first)
@@ -84,7 +84,7 @@ def test_what_is_evicted_drops_out_of_an_epoch_and_what_is_added_is_in_the_next(
             drawn = np.concatenate([drawn, buffer.sample(8, sampler)["steps"].numpy()])
             assert len(drawn) < len(wanted) + 8
         np.testing.assert_array_equal(np.sort(drawn[: len(wanted)]), np.sort(wanted))
-        again = steps_of(buffer)
+        again = buffer.steps()
         rest = drawn[len(wanted) :]
         while len(rest) < len(again):
             rest = np.concatenate([rest, buffer.sample(1, sampler)["steps"].numpy()])
@@ -126,7 +126,7 @@ def test_a_state_of_another_buffer_or_a_strangers_reads_nothing_out_of_bounds(tm
         for sampler in (db.Uniform(1, replace=False), db.Slices(3, 1, replace=False)):
             large.sample(16, sampler)
             drawn = np.concatenate([firsts_of(small.sample(16, sampler)) for _ in range(20)])
-            assert set(drawn.tolist()) <= set(steps_of(small).tolist())
+            assert set(drawn.tolist()) <= set(small.steps().tolist())
             state = sampler.state_dict()
             for frozen, steps in (([[0, 2**40]], 2**40), ([[2**61, 5]], 5), ([[0, 5], [0, 5]], 10), ([], 7)):
                 sampler.load_state_dict({**state, "epochs": {"epoch": 0, "frozen": frozen, "steps": steps, "at": 0}})

@@ -18,7 +18,6 @@ from diskbuffer.index.index import Index
 from diskbuffer.samplers.population import Everything
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.support.experience import steps_of
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
 
@@ -71,7 +70,7 @@ def test_the_newest_are_in_every_batch_and_the_others_drawn_as_before(kind: str,
             others += batch["steps"][2:].tolist() if n >= 270 else []
         if kind != "epochs":  # in which each comes once
             others += [int(step) for _ in range(200) for step in buffer.draw(256, sampler)["steps"][2:]]
-            there = steps_of(buffer)
+            there = buffer.steps()
             if kind == "young":
                 there = np.concatenate([buffer.steps(np.arange(40), env) for env in range(3)])
             assert_uniform(np.array(others), there)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import examples
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(t
     model: dict[int, float] = {}
 
     def check(buffer: db.ReplayBuffer, sampler: db.Prioritized, largest: float) -> None:
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         for step in [step for step in model if step not in set(steps.tolist())]:
             del model[step]
         for step in steps.tolist():
@@ -60,7 +60,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(t
         largest = 1.0
         check(buffer, sampler, largest)
         for round_ in range(5):
-            steps = rng.choice(steps_of(buffer), 60)
+            steps = rng.choice(buffer.steps(), 60)
             new = rng.random(60) * 3 * (round_ + 1)
             assert sampler.update(torch.from_numpy(steps), torch.from_numpy(new)) == 60
             model.update(zip(steps.tolist(), new.astype(np.float32).tolist(), strict=True))
@@ -73,8 +73,8 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(t
         again = db.Prioritized(0.7, 0.5, 1, epsilon=1e-12)
         again.load_state_dict(state)
         check(buffer, again, largest)
-        stored = buffer.at(steps_of(buffer))["priority"].numpy()
-        np.testing.assert_allclose(stored, [model[step] for step in steps_of(buffer).tolist()], rtol=1e-6)
+        stored = buffer.at(buffer.steps())["priority"].numpy()
+        np.testing.assert_allclose(stored, [model[step] for step in buffer.steps().tolist()], rtol=1e-6)
         root: Any = zarr.open_group(buffer.path, mode="r")
         assert root["priority"].shape == root["reward"].shape
 
@@ -145,15 +145,15 @@ def test_updates_of_steps_that_were_evicted_are_left_out(tmp_path: Path) -> None
         feed.add(60)
         old = buffer.sample(100, sampler)["steps"].unique()
         feed.add(30)
-        there = np.intersect1d(old.numpy(), steps_of(buffer))
+        there = np.intersect1d(old.numpy(), buffer.steps())
         assert 0 < len(there) < len(old)
         assert sampler.update(old, np.full(len(old), 7.0)) == len(there)
-        priorities = buffer.at(steps_of(buffer))["priority"].numpy()
-        np.testing.assert_array_equal(priorities == 7, np.isin(steps_of(buffer), there))
+        priorities = buffer.at(buffer.steps())["priority"].numpy()
+        np.testing.assert_array_equal(priorities == 7, np.isin(buffer.steps(), there))
         feed.add(500)  # every slot is used anew
         assert sampler.update(old, np.full(len(old), 9.0)) == 0
         draw(buffer, sampler, 500)
-        assert (buffer.at(steps_of(buffer))["priority"] == 7).all()  # the largest so far, which new ones enter with
+        assert (buffer.at(buffer.steps())["priority"] == 7).all()  # the largest so far, which new ones enter with
 
 
 def test_a_loader_draws_with_the_priorities_that_were_told_and_resuming_is_exact(tmp_path: Path) -> None:
@@ -216,11 +216,11 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
         Feeder(world, buffer).add(30)
         Feeder(world, other).add(30)
         steps = buffer.sample(8, sampler)["steps"]
-        before = buffer.at(steps_of(buffer))["priority"].clone()
+        before = buffer.at(buffer.steps())["priority"].clone()
         for wrong in ([-1.0] * 8, [float("nan")] * 8, [float("inf")] * 8, [1.0] * 7, [[1.0]] * 8, 1.0):
             with pytest.raises(db.InputError, match="priorities must"):
                 sampler.update(steps, wrong)
-        assert (buffer.at(steps_of(buffer))["priority"] == before).all()
+        assert (buffer.at(buffer.steps())["priority"] == before).all()
         with pytest.raises(db.InputError, match="column= of another name"):
             buffer.sample(4, db.Prioritized())
         with pytest.raises(db.errors.SchemaError, match="belongs to a sampler"):
@@ -261,6 +261,6 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, monkeypat
                     assert error.errno == 28  # noqa: PT017
             else:
                 pytest.fail("it never came along")
-            steps = steps_of(buffer)
+            steps = buffer.steps()
             assert set(draw(buffer, sampler, 8000).tolist()) == set(steps.tolist())
             assert sampler.update(steps, np.ones(len(steps))) == len(steps)

@@ -14,7 +14,7 @@ import diskbuffer as db
 from diskbuffer.index.index import Index
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.support.experience import Experience, Feeder, heads_of, steps_of
+from tests.support.experience import Experience, Feeder, heads_of
 
 
 def starts_by_hand(buffer: db.ReplayBuffer, length: int) -> np.ndarray[Any, Any]:
@@ -229,7 +229,7 @@ def test_every_start_of_a_crossing_sequence_has_the_same_probability(tmp_path: P
     world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 150, segment_rows=16) as buffer:
         Feeder(world, buffer).add(131)
-        sampler, steps = db.Slices(25, seed=1, crossing=True), steps_of(buffer)
+        sampler, steps = db.Slices(25, seed=1, crossing=True), buffer.steps()
         streams, positions = steps % 2, steps // 2
         heads = heads_of(buffer)
         over = np.array([bool(world.is_last(s, heads[s])) for s in (0, 1)])

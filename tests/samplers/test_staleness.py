@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
-from tests.support.experience import steps_of
 
 Int64 = npt.NDArray[np.int64]
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
@@ -45,7 +44,7 @@ def all_that(buffer: db.ReplayBuffer, sampler: db.Sampler | None = None) -> Int6
 
 def young_by_hand(buffer: db.ReplayBuffer, streams: int, most: float, column: bool) -> Int64:
     """Return the steps that are young enough, from all of them, one by one."""
-    steps = np.sort(steps_of(buffer))
+    steps = np.sort(buffer.steps())
     if not len(steps):
         return steps
     values = buffer.at(steps, columns=["version"])["version"].numpy().astype(np.float64)
@@ -124,7 +123,7 @@ def test_what_is_young_enough_is_drawn_evenly_and_nothing_else(kind: str, how: s
         for version in range(20):
             add(buffer, version % 2, [version] * 27)
             add(buffer, 0, [version] * 3)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         by_hand = young_by_hand(buffer, 2, given["max_age"], column=how == "column")
         assert 0 < len(by_hand) < len(steps)
         if kind in ("slices", "over episodes"):  # with four more steps of the episode
@@ -179,11 +178,11 @@ def test_a_loader_delivers_what_was_young_enough_when_it_was_drawn(tmp_path: Pat
         add(buffer, 0, [0] * 30)
         sampler = db.Uniform(1, max_age=5)
         batches = iter(buffer.loader(16, sampler, prefetch=2))
-        now = set(steps_of(buffer)[-5:].tolist())
+        now = set(buffer.steps()[-5:].tolist())
         assert set(next(batches)["steps"].tolist()) <= now  # and two more are drawn
         add(buffer, 0, [0] * 30)
         assert set(next(batches)["steps"].tolist()) | set(next(batches)["steps"].tolist()) <= now
-        assert set(next(batches)["steps"].tolist()) <= set(steps_of(buffer)[-5:].tolist())
+        assert set(next(batches)["steps"].tolist()) <= set(buffer.steps()[-5:].tolist())
 
 
 def test_each_environment_has_its_newest_steps_and_a_sampler_may_change_its_buffer(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_each_environment_has_its_newest_steps_and_a_sampler_may_change_its_buff
         with open_(tmp_path / name, n_envs=2) as buffer:
             add(buffer, 0, [5, 6, 7])
             add(buffer, 1, [0, 0, 6])
-            streams = steps_of(buffer) % 2
+            streams = buffer.steps() % 2
             assert np.bincount(all_that(buffer, sampler) % 2).tolist() == [2, 1]
             assert np.bincount(all_that(buffer, db.Uniform(max_age=2)) % 2).tolist() == [2, 2]
             assert len(streams) == 6
@@ -249,7 +248,7 @@ def test_the_stores_of_several_writers_have_one_limit_and_their_newest_steps_in_
             assert set(learner.draw(64, sampler)["steps"].tolist()) <= set(expected.tolist())
         by_steps = young_by_hand(learner, 1024, 4, column=False)
         np.testing.assert_array_equal(np.sort(all_that(learner, db.Uniform(max_age=4))), by_steps)
-        steps = steps_of(learner)
+        steps = learner.steps()
         newest = {steps[steps % 1024 == stream].max() for stream in np.unique(steps % 1024).tolist()}
         assert len(newest) == 4
         assert set(learner.draw(16, db.Uniform(newest=4))["steps"][:4].tolist()) == newest

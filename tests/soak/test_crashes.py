@@ -18,7 +18,6 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak import crashes
 from soak.workers import scratch
-from tests.support.experience import steps_of
 from tests.support.simulated_disk import Contents, Disk, FailedSync, Kind, Names, Size, Sync, Tree, Write, build
 from tests.support.tracing import IGNORED, Fault, Trace
 from tests.support.workloads import WORKLOADS, Gate, boot, record
@@ -249,7 +248,7 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
             buffer.flush()
             mapped = buffer.columns.map(function(which), 8, "value", resume=True, progress=False, threads=1)
             resumed += mapped < 80
-            batch = buffer.at(steps_of(buffer))
+            batch = buffer.at(buffer.steps())
             np.testing.assert_array_equal(batch["value"], batch["obs"] * 2 + which, err_msg=f"state {n}, event {moment}")
             buffer.close()
     assert resumed > len(moments) // 5

@@ -18,7 +18,7 @@ import diskbuffer as db
 from diskbuffer.store.copies.backup import _Backup
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.segments.table import SegmentTable
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, heads_of
 from tests.support.writers import WRITTEN, Writers, written
 
 
@@ -86,7 +86,7 @@ def test_a_copy_of_the_table_while_the_writer_notes_in_it(
         feed = Feeder(world, buffer)
         feed.add(100)
         for at in range(1, len(TABLE)):
-            feed.add(int(row - buffer._reader.index.heads[0]) % 64)  # the table grows by 64 rows of each environment
+            feed.add(int(row - heads_of(buffer)[0]) % 64)  # the table grows by 64 rows of each environment
 
             def torn(table: SegmentTable) -> dict[str, Any]:
                 monkeypatch.setattr(SegmentTable, "contents", contents)
@@ -118,7 +118,7 @@ def judge_copies(path: Path, world: Experience, capacity: int | None, copies: in
             report = db.check(copy, progress=False)
             assert report.ok, report
             with db.ReplayBuffer(copy) as buffer:
-                steps = steps_of(buffer)
+                steps = buffer.steps()
                 assert len(steps) >= (there if capacity is None else min(there, capacity) // 2)  # what was evicted meanwhile
                 assert steps.max() >= newest
                 newest = int(steps.max())
@@ -137,13 +137,13 @@ def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(tmp_path: Path) 
         Feeder(world, buffer).add(400)
         buffer.episodes[:3].set_tag("some")
         buffer.copies.mark("one")
-        steps, tags = steps_of(buffer), buffer.episodes.tag.tolist()
+        steps, tags = buffer.steps(), buffer.episodes.tag.tolist()
         Feeder(world, buffer)
     for mark in (None, "one"):
         with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as reader:
             copy = reader.copies.snapshot(tmp_path / f"copy of {mark}")
         with db.ReplayBuffer(copy, mode="r") as buffer:
-            np.testing.assert_array_equal(steps_of(buffer), steps)
+            np.testing.assert_array_equal(buffer.steps(), steps)
             assert buffer.episodes.tag.tolist() == tags
             assert buffer.metadata == {"a": 1}
             world.check(buffer)
@@ -158,7 +158,7 @@ def test_a_copy_has_every_step_of_a_store_that_a_kill_left(tmp_path: Path, write
     heads = writers.kill()
     with db.ReplayBuffer(tmp_path / "killed", mode="r") as reader:
         copy = reader.copies.snapshot(tmp_path / "copy of what was killed")
-        np.testing.assert_array_equal(steps_of(reader), steps_of(db.ReplayBuffer(copy, mode="r")))
+        np.testing.assert_array_equal(reader.steps(), db.ReplayBuffer(copy, mode="r").steps())
         with pytest.raises(db.errors.NotAStoreError, match="something at"):
             reader.copies.snapshot(copy)
         with pytest.raises(db.InputError, match="inside"):

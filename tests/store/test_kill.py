@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import diskbuffer as db
-from tests.support.experience import Experience, Feeder
+from tests.support.experience import Experience, Feeder, heads_of
 from tests.support.specimens import contents, copy_while_open
 from tests.support.writers import Writers
 
@@ -46,7 +46,7 @@ def rows_in_zarr(path: Path, name: str, stream: int) -> dict[int, Any]:
 def check_after_kill(path: Path, world: Experience, acknowledged: Any, most_on_the_way: int | None) -> None:
     """Open what a kill left, find all that was acknowledged, and have zarr-python find it, too."""
     with db.ReplayBuffer(path) as buffer:
-        heads = buffer._reader.index.heads.copy()
+        heads = heads_of(buffer)
         assert (heads >= acknowledged).all(), f"acknowledged up to {acknowledged}, found up to {heads}"
         if most_on_the_way is not None:
             assert (heads <= np.maximum(acknowledged, 0) + most_on_the_way).all()
@@ -80,7 +80,7 @@ def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
         if (path / "zarr.json").exists():
             check_after_kill(path, world, acknowledged, 2 if how == "add" else None)
     with db.ReplayBuffer(path) as buffer:
-        heads = buffer._reader.index.heads
+        heads = heads_of(buffer)
         added = buffer.stats()["added"]
         assert added == sum(int((~world.is_last(s, np.arange(heads[s]))).sum()) for s in range(world.n_envs))
         assert added >= 30  # which were waited for

@@ -14,7 +14,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 
 def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], Any], act: Callable[[], Any]) -> None:
@@ -46,7 +46,7 @@ def test_others_add_and_sample_while_flush_syncs(tmp_path: Path, monkeypatch: py
     with world.open(tmp_path / "store", 500, segment_rows=64) as buffer:
         adding = Feeder(world, buffer)
         adding.add(100)
-        buffer.columns.write("value", steps_of(buffer)[:50], np.ones(50))
+        buffer.columns.write("value", buffer.steps()[:50], np.ones(50))
 
         def sync(self: Files, name: str) -> None:
             nonlocal calls
@@ -62,7 +62,7 @@ def test_others_add_and_sample_while_flush_syncs(tmp_path: Path, monkeypatch: py
         def act() -> None:
             adding.add(300)
             world.check_batch(buffer.sample(64))
-            buffer.columns.write("value", steps_of(buffer)[-50:], np.ones(50))
+            buffer.columns.write("value", buffer.steps()[-50:], np.ones(50))
             assert len(buffer) >= 500
             done.set()
 
@@ -86,7 +86,7 @@ def test_others_sample_while_the_next_segment_is_made(tmp_path: Path, monkeypatc
     with world.open(tmp_path / "store", 1000, segment_rows=512) as buffer:
         adding = Feeder(world, buffer)
         adding.extend(0, 100)
-        buffer.columns.write("value", steps_of(buffer), np.ones(100))
+        buffer.columns.write("value", buffer.steps(), np.ones(100))
         world.check_batch(buffer.sample(64))
 
         def sync(self: Files, name: str) -> None:
@@ -180,7 +180,7 @@ def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(tmp_path
     world, real, there, done = Experience(1), Files.sync, threading.Event(), threading.Event()
     with world.open(tmp_path / "store", segment_rows=64) as buffer:
         Feeder(world, buffer).add(200)
-        buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("value", buffer.steps(), np.ones(len(buffer)))
 
         def sync(self: Files, name: str) -> None:
             if threading.current_thread().name == "flushing" and not there.is_set():

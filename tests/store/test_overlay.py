@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_rows_that_were_there_are_read_by_the_writer(layers: tuple[Path, Path], 
     with world.open(lower / "store", capacity, segment_rows=64) as buffer:
         adding = Feeder(world, buffer)
         adding.add(230)
-        buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer), np.float32))
+        buffer.columns.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
     mount(merged)
     with world.open(merged / "store", capacity) as buffer:
         world.check(buffer)
@@ -49,8 +49,8 @@ def test_rows_that_were_there_are_read_by_the_writer(layers: tuple[Path, Path], 
         for _ in range(6):
             adding.add(60)
             world.check(buffer)
-        buffer.columns.write("value", steps_of(buffer)[-20:], np.full(20, 2, np.float32))
-        assert (buffer.at(steps_of(buffer)[-20:])["value"] == 2).all()
+        buffer.columns.write("value", buffer.steps()[-20:], np.full(20, 2, np.float32))
+        assert (buffer.at(buffer.steps()[-20:])["value"] == 2).all()
         assert buffer.check(progress=False).problems == []
     assert db.check(merged / "store", progress=False).problems == []
     assert db.check(lower / "store", progress=False).problems == []  # nobody touched it

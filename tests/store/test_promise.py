@@ -21,7 +21,7 @@ from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from tests.amounts import examples
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, heads_of
 from tests.support.specimens import copy_while_open
 from tests.support.writers import Writers
 
@@ -177,7 +177,7 @@ def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
         with db.ReplayBuffer(path, mode=mode) as buffer:
             world.check(buffer)
             counts.append(len(buffer))
-            found = buffer._reader.index.heads
+            found = heads_of(buffer)
             if mode == "r":
                 assert (found <= heads).all()
                 assert (found < heads).sum() == 1
@@ -195,7 +195,7 @@ def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(tmp
     world, path = Experience(1), tmp_path / "store"
     with world.open(path, segment_rows=32) as buffer:
         Feeder(world, buffer).add(100)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
     names = ("zarr.json", "_segments/length/group.json", "_segments/length/state.json")
     before = {name: (path / name).read_bytes() for name in names}
     with db.ReplayBuffer(path) as buffer:
@@ -226,7 +226,7 @@ def test_damage_of_what_was_flushed_is_no_power_losss_doing(mode: Any, tmp_path:
     assert db.check(tmp_path / "copy", repair=True, progress=False).dropped == 1
     with db.ReplayBuffer(tmp_path / "copy") as copy:
         assert steps - 2 <= len(copy) < steps
-        left = steps_of(copy)
+        left = copy.steps()
         assert (copy.at(left)["action"].numpy() == world.actions(0, left)).all()
 
 
@@ -265,15 +265,15 @@ def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_s
         feed.add(40)
         buffer.flush()
         feed.add(10)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         buffer.columns.write("value", steps, (steps + 1).astype(np.float32))
         copy_while_open(tmp_path / "store", tmp_path / "copy")
-        head, slot = int(buffer._reader.index.heads[0]), int(buffer._reader.index.slots(0)[-1])
+        head, slot = int(heads_of(buffer)[0]), int(buffer._reader.index.slots(0)[-1])
     flip(tmp_path / "copy" / "action" / f"c.{slot}", 8 * (head % 32 - 2))
     of_another_boot(monkeypatch)
     for _ in range(2):
         with db.ReplayBuffer(tmp_path / "copy") as copy:
-            left = steps_of(copy)
+            left = copy.steps()
             assert len(left) < len(steps)
             assert (copy.at(left)["value"].numpy() == left + 1).all()
             assert copy.check(progress=False).ok

@@ -36,7 +36,7 @@ from tests.store.states import (
     wrapped_around,
     wrapped_around_and_closed,
 )
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 from tests.support.specimens import copy_while_open
 from tests.support.writers import Writers
 
@@ -352,5 +352,5 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path,
                 return found
 
             monkeypatch.setattr(Files, "map", mapped)
-            world.check_batch(reader.at(steps_of(reader)))
+            world.check_batch(reader.at(reader.steps()))
             assert gate.is_set()

@@ -16,7 +16,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.format.layout import Layout, _checksum
 from diskbuffer.store.system.files import Files
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder
 from tests.support.specimens import copy_while_open
 
 WORLD = Experience(1, shape=(20,))
@@ -40,7 +40,7 @@ def assert_repaired(path: Path, *, most: int, added: int = 60, world: Experience
     assert db.check(path, progress=False).ok
     with db.ReplayBuffer(path) as buffer:
         assert len(buffer) >= added * world.n_envs - most
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         streams = steps % world.n_envs
         expected = np.array([world.actions(s, p) for s, p in zip(streams, steps // world.n_envs, strict=True)])
         assert (buffer.at(steps)["action"].numpy() == expected).all()
@@ -196,7 +196,7 @@ def test_a_check_beside_a_writer_that_does_everything_finds_nothing(where: str, 
             feed, turn = Feeder(world, buffer), 0
             while not done.is_set():
                 feed.add(7)
-                steps = steps_of(buffer)
+                steps = buffer.steps()
                 buffer.columns.write(f"value{turn % 3}", steps, steps.astype(np.float32))
                 buffer.episodes[:1].set_tag(f"tag {turn}")
                 if turn % 5 == 0:
@@ -249,6 +249,6 @@ def test_a_store_that_was_closed_has_no_complete_segment_whose_rows_are_verified
         assert [store.verification.is_sealed(int(slot)) for slot in slots] == [True] * (len(slots) - 1) + [False]
     (path / "action" / "c.3").write_bytes(bytes((path / "action" / "c.3").stat().st_size))
     with WORLD.open(path, mode="r") as buffer, pytest.raises(db.CorruptionError, match=r"action/c\.3"):
-        buffer.at(steps_of(buffer)[150:250])
+        buffer.at(buffer.steps()[150:250])
     assert [problem.column for problem in db.check(path, progress=False).problems] == ["action"]
     assert Layout.from_group(json.loads((path / "zarr.json").read_bytes()), "")[0].generation > 0

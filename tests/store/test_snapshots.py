@@ -23,7 +23,7 @@ from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
-from tests.support.experience import Experience, Feeder, steps_of
+from tests.support.experience import Experience, Feeder, heads_of
 from tests.support.specimens import contents
 
 OPTIONS: dict[str, Any] = {"segment_rows": 16}
@@ -87,7 +87,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(capacity: int | None, tmp_pat
         feed.add(200)
         buffer.flush(recompress=True)
         feed.add(33)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         buffer.columns.write("value", steps, steps.astype(np.float32))
         assert buffer.copies.snapshot(copy) == copy
         assert links(copy) > 50
@@ -99,7 +99,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(capacity: int | None, tmp_pat
         assert contents(copy) == before
         assert is_well(copy)
         with db.ReplayBuffer(copy, mode="r") as reader:
-            np.testing.assert_array_equal(steps_of(reader), steps)
+            np.testing.assert_array_equal(reader.steps(), steps)
             world.check(reader)
             assert (reader.at(steps)["value"].numpy() == steps).all()
         assert contents(copy) == before
@@ -113,7 +113,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(capacity: int | None, tmp_pat
     with world.open(copy, capacity, frame_stack=2) as other:
         feed = Feeder(world, other)
         feed.add(300)
-        other.columns.write("value", steps_of(other), np.zeros(len(other), np.float32))
+        other.columns.write("value", other.steps(), np.zeros(len(other), np.float32))
         other.flush(recompress=True)
         world.check(other)
     assert is_well(copy)
@@ -162,7 +162,7 @@ def test_snapshots_beside_threads_that_add_sample_and_seal(tmp_path: Path, amoun
     for n, (low, high) in enumerate(heads):
         assert is_well(tmp_path / str(n))
         with db.ReplayBuffer(tmp_path / str(n)) as other:
-            found = other._reader.index.heads
+            found = heads_of(other)
             assert (low <= found).all()
             assert (found <= high + 1).all()
             assert world.check(other) >= 300
@@ -267,12 +267,12 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path) -> None:
         for name in ("zebra", "step-10.0", "_a"):
             feed.add(70)
             buffer.copies.mark(name)
-            found[name] = steps_of(buffer)
+            found[name] = buffer.steps()
         assert buffer.copies.marks == ("zebra", "step-10.0", "_a")
         with pytest.raises(db.InputError, match="already"):
             buffer.copies.mark("zebra")
         buffer.copies.mark("zebra", replace=True)
-        found["zebra"] = steps_of(buffer)
+        found["zebra"] = buffer.steps()
         assert buffer.copies.marks == ("step-10.0", "_a", "zebra")
         for wrong in ("", ".x", "a/b", "..", "x" * 101, "a b", "ä", "x\n", 3):
             for call in (buffer.copies.mark, buffer.copies.remove):
@@ -285,7 +285,7 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path) -> None:
         for name in buffer.copies.marks:
             with db.ReplayBuffer(path, mark=name, mode="r") as reader:  # beside the writer
                 assert reader.copies.marks == buffer.copies.marks
-                np.testing.assert_array_equal(steps_of(reader), found[name])
+                np.testing.assert_array_equal(reader.steps(), found[name])
                 world.check(reader)
                 assert reader.check(progress=False).ok
         world.check(buffer)
@@ -295,7 +295,7 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path) -> None:
     assert is_well(path)
     path.rename(tmp_path / "moved")
     with db.ReplayBuffer(tmp_path / "moved", mark="step-10.0", mode="r") as reader:
-        np.testing.assert_array_equal(steps_of(reader), found["step-10.0"])
+        np.testing.assert_array_equal(reader.steps(), found["step-10.0"])
 
 
 @pytest.mark.nightly
@@ -322,18 +322,18 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path) -> None:
     with world.open(path, 200, **OPTIONS) as buffer:
         feed = Feeder(world, buffer)
         feed.add(130)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         buffer.columns.write("value", steps[5:50], steps[5:50] * 1.5)
         buffer.episodes.of(steps[:1]).set_tag("first")
         buffer.copies.mark("one")
         expected = {name: value.clone() for name, value in buffer.at(steps).items()}
         feed.add(7 if again else 300)  # the same segments, or others
-        buffer.columns.write("value", steps_of(buffer), np.zeros(len(buffer)))
-        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
-        buffer.episodes.of(steps_of(buffer)[:1]).set_tag("second")
+        buffer.columns.write("value", buffer.steps(), np.zeros(len(buffer)))
+        buffer.columns.write("later", buffer.steps(), np.ones(len(buffer)))
+        buffer.episodes.of(buffer.steps()[:1]).set_tag("second")
         buffer.flush(recompress=True)
         buffer.copies.mark("two")
-        newest = steps_of(buffer)
+        newest = buffer.steps()
     with pytest.raises(db.errors.SchemaError):  # and then it does not go back
         db.ReplayBuffer(path, 500, mark="one")
     for mode in ("a", "r"):
@@ -344,7 +344,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path) -> None:
             db.ReplayBuffer(other, mark="one", mode=mode)  # type: ignore[arg-type]
     with db.ReplayBuffer(path, mark="one") as buffer:
         assert buffer.copies.marks == ("one", "two")
-        np.testing.assert_array_equal(steps_of(buffer), steps)
+        np.testing.assert_array_equal(buffer.steps(), steps)
         assert buffer.episodes.tag_names == ("first",)
         batch = buffer.at(steps)
         assert batch.keys() == expected.keys()
@@ -353,13 +353,13 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path) -> None:
         world.check(buffer)
         feed = Feeder(world, buffer)
         feed.add(40)
-        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))  # anew
+        buffer.columns.write("later", buffer.steps(), np.ones(len(buffer)))  # anew
         world.check(buffer)
         buffer.flush(recompress=True)
     assert is_well(path)
     assert not (path / "tmp").exists()
     with db.ReplayBuffer(path, mark="two", mode="r+") as buffer:
-        np.testing.assert_array_equal(steps_of(buffer), newest)
+        np.testing.assert_array_equal(buffer.steps(), newest)
         assert buffer.episodes.tag_names == ("first", "second")
         world.check(buffer)
     assert is_well(path)
@@ -376,11 +376,11 @@ def test_going_back_goes_all_the_way_whenever_it_is_killed(seed: int, tmp_path: 
         feed.add(100)
         buffer.flush(recompress=True)
         feed.add(3)
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         buffer.columns.write("value", steps, steps * 1.0)
         buffer.copies.mark("one")
         feed.add(100)
-        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("later", buffer.steps(), np.ones(len(buffer)))
         buffer.copies.mark("two")
     rng, died_on_the_way = np.random.default_rng(seed), 0
     for at in (rng.integers(0, 40, 8) + np.arange(8) * 40)[:: amount(3, 1)].tolist():  # some 300 operations in all
@@ -390,13 +390,13 @@ def test_going_back_goes_all_the_way_whenever_it_is_killed(seed: int, tmp_path: 
             died_on_the_way += 1
             for mark in (None, "one"):  # a reader, who cannot finish it, has the mark itself
                 with db.ReplayBuffer(path, mode="r", mark=mark) as reader:
-                    np.testing.assert_array_equal(steps_of(reader), steps)
+                    np.testing.assert_array_equal(reader.steps(), steps)
                     assert (reader.at(steps)["value"].numpy() == steps).all()
                     reader.refresh()
             reader = db.ReplayBuffer(path, mode="r")
             die_at(int(rng.integers(1, 250)), lambda: db.ReplayBuffer(path).close())  # and while it is finished
             with db.ReplayBuffer(path) as buffer:
-                np.testing.assert_array_equal(steps_of(buffer), steps)
+                np.testing.assert_array_equal(buffer.steps(), steps)
                 assert (buffer.at(steps)["value"].numpy() == steps).all()
                 assert "later" not in buffer.columns
                 world.check(buffer)
@@ -477,7 +477,7 @@ def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(tmp_pa
         feed.add(50)
     readers = [db.ReplayBuffer(path, mode="r") for _ in range(3)]
     world.check(readers[1])  # all is mapped
-    readers[2].at(steps_of(readers[2])[-20:])
+    readers[2].at(readers[2].steps()[-20:])
     with db.ReplayBuffer(path, mark="one") as buffer:
         other = Other()
         Feeder(other, buffer).add(50)
@@ -494,7 +494,7 @@ def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(tmp_pa
             reader.close()
         with db.ReplayBuffer(path, mode="r") as reader:
             assert len(reader) == 250
-            assert (reader.at(steps_of(reader)[210:])["action"] > 10**9).all()
+            assert (reader.at(reader.steps()[210:])["action"] > 10**9).all()
 
 
 def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path) -> None:
@@ -623,16 +623,16 @@ def test_nested_columns_go_back_too(tmp_path: Path) -> None:
     with db.ReplayBuffer(path, 60, columns=columns, segment_rows=8) as buffer:
         for n in range(10):
             extend(buffer, n * 30)
-        buffer.columns.write("value", steps_of(buffer), steps_of(buffer) * 2.0)
+        buffer.columns.write("value", buffer.steps(), buffer.steps() * 2.0)
         buffer.flush(recompress=True)
         buffer.copies.mark("one")
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         actions = buffer.at(steps)["action"]
         for n in range(10, 20):
             extend(buffer, n * 30)
-        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("later", buffer.steps(), np.ones(len(buffer)))
     with db.ReplayBuffer(path, mark="one") as buffer:
-        np.testing.assert_array_equal(steps_of(buffer), steps)
+        np.testing.assert_array_equal(buffer.steps(), steps)
         batch = buffer.at(steps)
         assert torch.equal(batch["action"], actions)
         assert (batch["obs"]["pixels"][:, 0, 0] == actions % 251).all()
@@ -647,7 +647,7 @@ def test_the_lock_is_held_for_a_short_time_only(tmp_path: Path, monkeypatch: pyt
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
         Feeder(world, buffer).add(300)
         buffer.flush(recompress=True)
-        buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("value", buffer.steps(), np.ones(len(buffer)))
         hold, create = snapshots._Copy.hold, Files.create
 
         def noted(self: Files, name: str, size: int, *, reserve: bool) -> int:

@@ -81,7 +81,7 @@ class Experience:
 
     def check(self, buffer: db.ReplayBuffer) -> int:
         """Compare every step that can be sampled; return how many there are."""
-        steps = steps_of(buffer)
+        steps = buffer.steps()
         if len(steps):
             self.check_batch(buffer.at(steps), buffer.frame_stack)
         return len(steps)
@@ -164,13 +164,6 @@ class Feeder:
             env=stream,
         )
         self.heads[stream] = at[-1] + 1
-
-
-def steps_of(buffer: db.ReplayBuffer) -> Array:
-    """Return every step that can be sampled, stream after stream."""
-    index = buffer._reader.index
-    streams, positions, *_ = index.locate(np.arange(int(index.steps().sum())))
-    return np.asarray(positions * len(index.table) + streams)
 
 
 def heads_of(buffer: db.ReplayBuffer) -> Array:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.experience import Array, Experience, Feeder, steps_of
+from tests.support.experience import Array, Experience, Feeder
 
 _HERE = Path(__file__).resolve().parents[2]
 DOING = ("opening", "add", "extend", "seal", "flush", "write", "map", "tag", "close")
@@ -261,7 +261,7 @@ class Writer:
         for stream in range(n):
             begin = max(0, int(self._account.written[stream]))
             until = min(int(self.feeder.heads[stream]), begin + int(self._rng.integers(1, 2000)))
-            steps = np.intersect1d(np.arange(begin, until) * n + stream, steps_of(self.buffer))
+            steps = np.intersect1d(np.arange(begin, until) * n + stream, self.buffer.steps())
             if len(steps):
                 must_be("written", self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps)), len(steps))
                 self._account.written[stream] = until
