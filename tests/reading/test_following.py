@@ -390,17 +390,6 @@ def test_of_several_writers_a_reader_keeps_what_it_knew_where_one_cannot_be_read
         assert len(reader) == len(one) + len(two)
 
 
-def test_entries_of_some_slots_are_those_of_the_whole_table(tmp_path: Path, any_seed: int) -> None:
-    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
-    with db.ReplayBuffer(tmp_path / "store", 100, columns=columns, segment_rows=16) as buffer:
-        buffer.extend(obs=np.arange(301), action=np.zeros(300), reward=np.zeros(300))
-        table = buffer._store.table
-        slots = np.random.default_rng(any_seed).integers(0, table.slots, 20)
-        for name in ("stream", "first_row", "length"):
-            np.testing.assert_array_equal(table.entries(name, slots), table.column(name)[slots])
-            assert len(table.entries(name, slots[:0])) == 0
-
-
 def test_frames_before_an_episode_that_a_repair_dropped_in_part_count_the_same_once_those_are_evicted(tmp_path: Path) -> None:
     """The segment that began with them is gone then, and what is left tells only that there were more."""
     obs = np.arange(200, dtype=np.uint8).reshape(-1, 1, 1) + np.arange(3, dtype=np.uint8)[:, None]
