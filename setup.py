@@ -1,5 +1,6 @@
 """Build the native code: C++17 kernels in one static library, and modules of Cython that bind them. Name the repository."""
 
+import fcntl
 import os
 import re
 import runpy
@@ -16,7 +17,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-OWNER = "diskbuffer"  # of the repository: no other file has its address
+OWNER = "diskbuffer"  # the only place with the repository's address
 REPOSITORY = f"https://github.com/{OWNER}/diskbuffer"
 NATIVE = Path("diskbuffer/native")
 SOURCES = runpy.run_path(str(NATIVE / "sources.py"))  # the package cannot be imported before it is built
@@ -39,7 +40,7 @@ print(module.SOURCES)
 
 
 def readme() -> str:
-    """Return the README as package indexes show it: links lead to the repository, as it is at the release's tag."""
+    """Return the README as package indexes show it, with links to the files at the release's tag."""
     tag = f"v{runpy.run_path('diskbuffer/version.py')['__version__']}"
 
     def absolute(link: re.Match[str]) -> str:
@@ -64,11 +65,17 @@ class BuildNative(build_ext):
     """Build what the checkout does not hold yet, and load it before it counts as built."""
 
     def run(self) -> None:
-        """Build, but for a checkout in which that was done, or is being done by make."""
+        """Build, one process after the other, but for a checkout in which that was done, or is being done by make."""
         if self.editable_mode and "MAKE_BUILDS_NATIVE" in os.environ:
             return
-        if (self.inplace or self.editable_mode) and not loading_error(NATIVE):
-            return
+        Path("build").mkdir(exist_ok=True)
+        with open("build/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (self.inplace or self.editable_mode) or loading_error(NATIVE):
+                self.build()
+
+    def build(self) -> None:
+        """Build, and load what was built."""
         self.force = True  # whatever is there did not pass
         super().run()
         built = Path(self.get_ext_fullpath("diskbuffer.native.build")).parent

@@ -33,6 +33,7 @@ NODES, WRITERS, EPISODE, BATCH = 3, 2, 50, 512
 MOST = 8  # rows in a call
 PAIR = np.array([EPISODE, 37])  # steps of each of two environments' episodes, after which a row is a reset
 RATIO, OFF = 2.0, 0.02  # samples of each step, and how far the ratio may be off
+LIMITER = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=BATCH / 2, timeout=5.0)
 DOWN = 3.0  # seconds that a node stays away
 PASSED = 1280  # samples by which calls of both sides may pass a bound: two of learners, and what writers may add in one
 KILL_EVERY = 3.0  # seconds: a process takes two or three to start
@@ -46,9 +47,8 @@ def made(**how: Any) -> Any:
     """Return the buffer: of the cluster's driver, or of a second one."""
     from diskbuffer.adapters.ray import ClusterBuffer
 
-    limiter = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=BATCH / 2, timeout=5.0)
     return ClusterBuffer(
-        f"${_DISK}/store", 1_000_000, columns=COLUMNS, segment_rows=1024, disks="disk", patience=2.0, limiter=limiter, **how
+        f"${_DISK}/store", 1_000_000, columns=COLUMNS, segment_rows=1024, disks="disk", patience=2.0, limiter=LIMITER, **how
     )
 
 
@@ -202,8 +202,10 @@ class Killer:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(nodes[int(self._rng.integers(len(nodes)))].handle, no_restart=False)
         elif what == "counters":
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(self.buffer.limiter._rate, no_restart=False)
+            from diskbuffer.adapters.ray.rate import start_rate  # which finds what was started
+
+            with contextlib.suppress(ray.exceptions.RayError, db.errors.UnreachableError):
+                ray.kill(start_rate(self.buffer.path, LIMITER), no_restart=False)
         else:
             if self._driver is None:
                 command = [sys.executable, "-m", "soak.ray_cluster", self._running.address, str(self._root)]

@@ -1,4 +1,4 @@
-"""What tests share: experience whose every row can be told from its place, and writers in other processes that can be killed."""
+"""What all tests share: which of them run, seeds, time limits, and a server of writers that can be killed."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set[pytest.Item]() if config.getoption("--freeze") else _left_out(items)
 
     def is_chosen(item: pytest.Item) -> bool:
-        only = item.get_closest_marker("nightly") is not None or item in left_out
-        more = "amount" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "obj", None), "hypothesis")
-        return only or more if amounts.nightly else not only
+        nightly_only = item.get_closest_marker("nightly") is not None or item in left_out
+        has_amount = "amount" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "obj", None), "hypothesis")
+        return nightly_only or has_amount if amounts.nightly else not nightly_only
 
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
     items[:] = [item for item in items if is_chosen(item)]
@@ -90,15 +90,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector of garbage pass by what was imported, which takes it half a second each time."""
+    """Freeze what was imported: each collection of garbage would look through it, for half a second."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """Fail a test that hangs, with its traceback; `faulthandler_timeout` ends the run where it does not come back to Python."""
-    seconds = amounts.amount(600, 1800)  # what takes so long hangs, however busy the machine is
+    """Fail a test that hangs, with its traceback; `faulthandler_timeout` ends the run where native code does not return."""
+    seconds = amounts.amount(600, 1800)  # even a busy machine is faster
 
     def fail(*_: Any) -> None:
         pytest.fail(f"the test took longer than {seconds} s")
@@ -112,6 +112,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
         signal.signal(signal.SIGALRM, before)
 
 
+pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
+
+
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     """Return the variants of tests marked ``some(n)`` that are not among the `n` of the fast set."""
     variants, found = defaultdict[str, list[pytest.Item]](list), set[pytest.Item]()
@@ -123,9 +126,8 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
             variants[name].append(item)
             (wanted_of[name],) = marker.args
     for name, each in variants.items():
-        wanted = wanted_of[name]
-        kept = {n * len(each) // wanted for n in range(wanted)}
-        found.update(item for n, item in enumerate(each) if n not in kept)
+        each.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))  # in steps, one parameter might have one value in all
+        found.update(each[wanted_of[name] :])
     return found
 
 
@@ -143,7 +145,7 @@ def any_seed(request: pytest.FixtureRequest) -> int:
     seed = zlib.crc32(f"{request.config.stash[_SEED]} {name}".encode())
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  what other libraries draw from
-    import torch  # here, as pytest-xdist's main process, which waits for nothing else, runs no test
+    import torch  # not at the top: pytest-xdist's main process would import it for nothing
 
     if torch.accelerator.is_available():
         torch.manual_seed(seed)

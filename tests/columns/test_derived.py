@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -392,10 +391,10 @@ def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path) -> None:
     """Each writes to a segment while it is there, and to files that the other does not replace."""
     columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
-    for n in range(amount(3, 20)):
+    for n in range(20):
         with (
             db.ReplayBuffer(tmp_path / str(n), 1500, columns=columns, segment_rows=64) as buffer,
             ThreadPoolExecutor(3) as pool,

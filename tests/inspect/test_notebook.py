@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -316,7 +315,7 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path) -> None:
     """By the writer itself, and by a reader beside it, which refreshes."""
     stop, rng = threading.Event(), np.random.default_rng(0)
     with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as writer:
@@ -331,7 +330,7 @@ def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Ca
         thread.start()
         try:
             with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-                for _ in range(amount(1, 20)):
+                for _ in range(20):
                     reader.refresh()
                     for buffer in (reader, writer):
                         checked(buffer._repr_html_())

@@ -225,7 +225,7 @@ def test_actors_are_killed_beside_a_learner_with_a_loader(
             assert abs(state["surplus"]) <= 300 + 2 * 3 + 32
             if state["added"] >= 0.9 * 3 * steps:
                 break
-            if n >= due and kills < amount(4, 40):
+            if n >= due and kills < 40:
                 name = str(random.choice(names))
                 actors[name].kill()
                 actors[name].join()

@@ -7,7 +7,7 @@ import itertools
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,16 +309,14 @@ def test_what_a_refresh_adds_is_what_reading_everything_anew_finds(data: st.Data
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("stack", [1, 4])
-def test_it_is_so_beside_a_writer_that_never_stops_and_is_killed(
-    stack: int, tmp_path: Path, writers: Writers, amount: Callable[[int, int], int]
-) -> None:
+def test_it_is_so_beside_a_writer_that_never_stops_and_is_killed(stack: int, tmp_path: Path, writers: Writers) -> None:
     world, gone_on = Experience(2), 0
     options = {"capacity": 400, "segment_rows": 16}
     writers.start(tmp_path / "store", world, "everything", seed=0, **options)
     writers.wait_for(3)
     assert writers.account is not None
     with db.ReplayBuffer(tmp_path / "store", mode="r", frame_stack=stack, seed=3, threads=1) as reader:
-        for seed in range(1, amount(3, 60)):
+        for seed in range(1, 60):
             until = writers.account.last[1] + 4
             while writers.account.last[1] < until:
                 before = reader._reader.index

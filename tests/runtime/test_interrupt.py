@@ -256,8 +256,8 @@ def mapping(path: Path, apart: int) -> None:
 
 
 @pytest.mark.nightly
-def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
-    run_alone("mapping", str(tmp_path / "store"), str(amount(211, 43)))
+def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Path) -> None:
+    run_alone("mapping", str(tmp_path / "store"), "43")
 
 
 def closing(path: Path, apart: int) -> None:
@@ -286,10 +286,8 @@ def closing(path: Path, apart: int) -> None:
 
 
 @pytest.mark.nightly
-def test_a_buffer_that_is_closed_when_a_signal_comes_can_be_opened_again(
-    tmp_path: Path, amount: Callable[[int, int], int]
-) -> None:
-    run_alone("closing", str(tmp_path / "store"), str(amount(7, 1)))
+def test_a_buffer_that_is_closed_when_a_signal_comes_can_be_opened_again(tmp_path: Path) -> None:
+    run_alone("closing", str(tmp_path / "store"), "1")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,8 @@ from soak import rings
 @pytest.mark.nightly
 @pytest.mark.parametrize("often", [0.0, 0.1])
 @pytest.mark.parametrize("kind", rings.KINDS)
-def test_a_small_ring_that_turns_fast_keeps_what_it_must(
-    kind: str, often: float, amount: Callable[[int, int], int], any_seed: int
-) -> None:
-    for seed in range(any_seed, any_seed + amount(1, 3)):
+def test_a_small_ring_that_turns_fast_keeps_what_it_must(kind: str, often: float, any_seed: int) -> None:
+    for seed in range(any_seed, any_seed + 3):
         assert rings.run(kind, seed, often) == "", f"{kind}, seed {seed}"
 
 

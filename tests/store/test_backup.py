@@ -37,12 +37,11 @@ def test_a_copy_beside_a_writer_is_a_whole_store(
     options: dict[str, Any],
     tmp_path: Path,
     writers: Writers,
-    amount: Callable[[int, int], int],
 ) -> None:
     world = Experience(2)
     writers.start(tmp_path / "store", world, how, **options)
     writers.wait_for(60)
-    n = amount(2, 8)
+    n = 8
     assert judge_copies(tmp_path, world, options["capacity"], n) >= 2 * n // 3
     writers.kill()
 

@@ -425,7 +425,6 @@ def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) ->
     assert command("check").returncode == 2
 
 
-@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["zarr.json", "_segments/length/group.json", "_segments/length/state.json"])
 def test_a_file_of_another_store_is_noticed_and_repaired(name: str, made: Made, tmp_path: Path) -> None:
     world, path = made

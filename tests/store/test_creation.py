@@ -86,7 +86,7 @@ def test_what_somebody_is_building_and_what_is_not_ours_stays(tmp_path: Path) ->
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("inside", [False, True], ids=["nothing is there", "an empty directory is there"])
-def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path) -> None:
     def work(mode: Any, columns: dict[str, db.Column], path: Path, begin: int, told: int) -> None:
         os.read(begin, 1)
         try:
@@ -98,7 +98,7 @@ def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path
             os.write(told, f"{type(error).__name__}\n".encode())
 
     others = {**COLUMNS, "action": db.Column((2,), "int64")}
-    for n in range(amount(4, 12)):
+    for n in range(12):
         path = tmp_path / f"store{n}"
         if inside:
             path.mkdir()

@@ -82,6 +82,9 @@ class Rate:
         }
 
 
+_RateActor = ray.remote(Rate)
+
+
 def held_ratio(path: str) -> SampleToInsertRatio | None:
     """Return what is held for a directory, if anything is."""
     try:
@@ -94,7 +97,7 @@ def held_ratio(path: str) -> SampleToInsertRatio | None:
 
 def start_rate(path: str, settings: SampleToInsertRatio) -> Any:
     """Start what counts for a directory, or find it; an InputError where it holds another ratio."""
-    rate = ray.remote(Rate).options(name=f"{path}:rate", num_cpus=0, **ACTOR).remote(settings)
+    rate = _RateActor.options(name=f"{path}:rate", num_cpus=0, **ACTOR).remote(settings)
     held = _get(rate.settings.remote())
     if held != settings:
         raise InputError(f"{path} is used with {held} already, and {settings} was asked for; destroy() ends that")
