@@ -80,7 +80,7 @@ bench: $(VENV)/bench
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
 	$(BIN)/python -m bench.results
 
-# Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
+# Every promise put to the test, for two and a half hours; `test` and `nightly` run short versions.
 soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 

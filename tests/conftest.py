@@ -96,7 +96,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+def pytest_runtest_protocol() -> Iterator[Any]:
     """Fail a test that hangs, with its traceback; `faulthandler_timeout` ends the run where native code does not return."""
     seconds = amounts.amount(600, 1800)  # even a busy machine is faster
 
@@ -110,9 +110,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
