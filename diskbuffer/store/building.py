@@ -39,10 +39,9 @@ def is_there(root: Path) -> bool:
     """Return whether there is something to open; a NotAStoreError where it is no store and no room for one."""
     files = Files(root)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            if not files.is_directory("zarr.json"):
-                _refuse_within_another(root)
-                return True
+        if _has_group(files):
+            _refuse_within_another(root)
+            return True
         names = set(files.names()) - _ALWAYS
     except FileNotFoundError:
         return False
@@ -54,6 +53,8 @@ def is_there(root: Path) -> bool:
                 f"{str(root)[:100]}...: the path is longer than the file system allows; give a shorter one"
             ) from None
         raise
+    if GROUP in names and _has_group(files):  # another process has made it since
+        return True
     if names and not any(_INSIDE.fullmatch(name) for name in names):
         if files.exists(COPY):
             raise NotAStoreError(f"{root / GROUP} is missing; `diskbuffer check --repair` restores it from its copy, {COPY}")
@@ -65,6 +66,12 @@ def is_there(root: Path) -> bool:
             f"{root} is a directory with other things in it and no diskbuffer store; give the path of a store, "
             "or one where nothing is yet"
         )
+    return False
+
+
+def _has_group(files: Files) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return not files.is_directory(GROUP)
     return False
 
 

@@ -277,6 +277,7 @@ def test_the_temporary_stores_are_gone_after_a_signal(tmp_path: Path, number: in
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # which is ignored where the tests are run with nohup
     )
     while not list(tmp_path.glob(".diskbuffer-plan-*/trial")):
         assert process.poll() is None

@@ -84,6 +84,18 @@ def test_what_somebody_is_building_and_what_is_not_ours_stays(tmp_path: Path) ->
     assert link.is_symlink()
 
 
+def test_a_store_that_somebody_makes_while_it_is_looked_for_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, names = tmp_path / "store", Files.names
+
+    def late(files: Files, *args: Any) -> list[str]:
+        monkeypatch.undo()
+        db.ReplayBuffer(path, columns=COLUMNS).close()
+        return names(files, *args)
+
+    monkeypatch.setattr(Files, "names", late)
+    db.ReplayBuffer(path, columns=COLUMNS).close()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("inside", [False, True], ids=["nothing is there", "an empty directory is there"])
 def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path) -> None:
