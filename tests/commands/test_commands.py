@@ -139,7 +139,7 @@ def test_stores_that_are_damaged_at_random(
     rng = np.random.default_rng(any_seed)
     make(tmp_path / "pristine", kind, any_seed)
     files = {name: data for name, data in contents(tmp_path / "pristine").items() if data}
-    for _ in range(amount(1, 40)):
+    for _ in range(amount(1, 12)):
         path = tmp_path / "damaged"
         shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(tmp_path / "snapshot", ignore_errors=True)

@@ -302,7 +302,7 @@ NUMBERS = st.one_of(
 
 @pytest.mark.nightly
 @given(NUMBERS, st.text(max_size=50))
-@examples(4, 400)
+@examples(4, 100)
 def test_whatever_numbers_there_are_a_plot_is_made(values: Array, name: str) -> None:
     image = plotted({name: values, "again": values}, title=name, width=300)
     assert image.shape[1] == 300

@@ -22,7 +22,7 @@ from tests.writers.test_multi_writer import Writer
 
 
 @given(seed=st.integers(0, 10**6))
-@examples(1, 60, suppress_health_check=[HealthCheck.too_slow])
+@examples(1, 30, suppress_health_check=[HealthCheck.too_slow])
 def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
     random, numbers = np.random.default_rng(seed), itertools.count(1)
     with tempfile.TemporaryDirectory() as directory:
