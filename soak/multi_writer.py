@@ -9,6 +9,7 @@ the end, if it was not evicted. How long calls took, and how long what was ackno
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,9 +130,13 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Row:
             heads[:] = -1
         actors = Crew("soak.multi_writer", [{"root": str(root), "number": n} for n in range(ACTORS)], rng, 8.0)
         try:
-            learner, until, due = Learner(root, seed), time.monotonic() + 600 * scale, 0.0
+            learner, until, due = Learner(root, seed), math.inf, 0.0
             while time.monotonic() < until:
-                actors.go_on(0.02)
+                if until == math.inf and len(learner.buffer):  # before that nobody is killed: they might never come so far
+                    until = time.monotonic() + 600 * scale
+                elif until == math.inf and errors_beside(root):
+                    break
+                actors.go_on(0.02 if until < math.inf else 0.0)
                 if time.monotonic() > due:
                     learner.follow(acknowledged)
                     due = time.monotonic() + 0.1
