@@ -52,7 +52,7 @@ class Adding:
         columns = COLUMNS if pixels else {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
         stack, room = (STACK, 1_000_000) if pixels else (1, 100_000)
         path = directory / f"{kind}-{n_envs}"
-        buffer = db.ReplayBuffer(path, room, columns=columns, frame_stack=stack, n_envs=n_envs)
+        buffer = db.ReplayBuffer(path, room, columns=columns, frame_stack=stack, n_envs=n_envs, autoreset="next_step")
         if n_envs > 1:
             self._add = lambda obs, next_obs: buffer.add(obs, action, reward, next_obs, flags, flags)
         else:

@@ -24,6 +24,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.opening.closed_marks import marks, remove_mark
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
     from diskbuffer.store.checking.report import Problem, Report
+    from diskbuffer.writers.removing import remove_writer
 
 __all__ = [
     "Column",
@@ -50,12 +51,14 @@ __all__ = [
     "errors",
     "marks",
     "remove_mark",
+    "remove_writer",
 ]
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= {"check": "diskbuffer.opening.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.opening.closed_marks")
+_LATER |= {"remove_writer": "diskbuffer.writers.removing"}
 
 
 def __getattr__(name: str) -> typing.Any:

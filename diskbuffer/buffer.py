@@ -42,7 +42,6 @@ from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.ranks import Ranks
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
-from diskbuffer.runtime import forks
 from diskbuffer.runtime.notebook import notebook
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler
@@ -53,7 +52,6 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks
 from diskbuffer.writers.reader import MultiWriterReader
-from diskbuffer.writers.retention import SharedRetention
 
 _SINGLE = Steps()
 Autoreset = Literal["next_step", "same_step", "disabled"]
@@ -88,9 +86,10 @@ class ReplayBuffer:
         What an episode's first stack is filled up with: copies of its first frame, or zeros.
     autoreset : {"next_step", "same_step", "disabled"}, optional
         What vector environments do at an episode's end, `gymnasium.vector.AutoresetMode`; needed with an `env` that does not say
-        so. Without `env`, "disabled" for one, and "next_step" for more: a step that starts from the last observation of an ended
-        episode, without reward or flags, is the reset, and is not recorded. In same-step mode `add` needs `info`. Like
-        `frame_stack` and `padding`, it only tells how steps are given and read, and may be another when reopening.
+        so. Without `env`, "disabled" for one environment; for more it must be given when a store is made. In next-step mode a
+        step that starts from the last observation of an ended episode, without reward or flags, is the reset, and is not
+        recorded. In same-step mode `add` needs `info`. Like `frame_stack` and `padding`, it only tells how steps are given and
+        read, and may be another when reopening.
     mode : {"a", "r", "r+", "w-"}
         As in zarr: open or create; read only, beside a living writer; must exist; must not exist.
     seed : int, optional
@@ -107,7 +106,10 @@ class ReplayBuffer:
         them, and this one's store is below it. ``writer="actor-*"`` takes the first number whose store no process writes to,
         with its steps. With ``mode="r"`` and without `writer`, all are read as one: uniformly over the steps of all, under ids
         that stay. Columns that are written then (`write`, `map`, tags, priorities) are files beside the stores, which one
-        process at a time may write. `capacity` is that of all writers together.
+        process at a time may write. `capacity` is this writer's own, so that eight writers take eight times the disk.
+    wait : float, optional
+        Seconds to wait, with ``mode="r"``, until others have made what is to be read: actors that are only starting. None does
+        not wait, nor is anything waited for where something else is at `path`.
     limiter : SampleToInsertRatio, optional
         Have `add` and `extend` wait where too little was sampled for what was added, and `sample`, `draw` and loaders where too
         much was; in all threads and processes that open the buffer with the same one, actors and learners. See `limiter` below.
@@ -165,6 +167,7 @@ class ReplayBuffer:
         threads: int | None = None,
         mark: str | None = None,
         writer: str | None = None,
+        wait: float | None = None,
         limiter: SampleToInsertRatio | None = None,
         **create: Unpack[CreateOptions],
     ) -> None:
@@ -185,7 +188,7 @@ class ReplayBuffer:
             autoreset=autoreset,
             **create,
         ).checked()
-        opened = open_place(local_path(path), requested, mode, mark, writer)
+        opened = open_place(local_path(path), requested, mode, mark, writer, wait)
         self.path, self._store, self._multi_writer = opened.place, opened.store, opened.multi_writer
         self._writer = writer = None if writer is None else self.path.name
         self._closing = Closing(self._store)
@@ -205,9 +208,8 @@ class ReplayBuffer:
                 self._closing.limiter = self.limiter
             recorder: Recorder | None = None
             if mode != "r":
-                shared = None if writer is None else SharedRetention(self.path.parent, writer, self._reader.index)
-                log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
-                recorder = Recorder(layout, log, self._reader.index, self._reader.newest, opened.options.autoreset)
+                log = self._closing.log = StreamLog(self._store, self._reader.index)
+                recorder = Recorder(layout, log, self._reader.index, self._reader.newest)
                 if opened.was_of_another:
                     recorder.cut_off(range(layout.streams))
             self._access = Access(self.path, self._closing, self._store, self._reader, self._multi_writer, recorder)
@@ -216,7 +218,6 @@ class ReplayBuffer:
             self._closing.abandon()
             raise
         self._drawing = Drawing(samplers, self._derived, self._access, self.limiter)
-        self._marking, self._building = forks.new_lock(), forks.new_lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._how |= {} if writer is not None and mode == "r" else {"limiter": limiter}
@@ -380,7 +381,7 @@ class ReplayBuffer:
             The disk is full, or fails. Every step is there still.
         """
         self._access.must_write("clear()")
-        with self._building, self._store.lock, Uninterrupted():
+        with self._closing.copying, self._store.lock, Uninterrupted():
             self._access.recorder().clear()
 
     def resize(self, capacity: int | None) -> None:
@@ -402,11 +403,9 @@ class ReplayBuffer:
         DiskFullError, OSError
             The disk is full, or fails. The capacity is what it was.
         """
-        if self._writer is not None:
-            raise InputError(f"{self.path.parent}: all writers share a capacity, which stays as it is")
         requested = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._access.must_write("resize()")
-        with self._building, self._store.lock, Uninterrupted():
+        with self._closing.copying, self._store.lock, Uninterrupted():
             self._access.log().resize(requested)
 
     def flush(self, *, recompress: bool = False) -> None:
@@ -792,8 +791,8 @@ class ReplayBuffer:
 
     @property
     def capacity(self) -> int | None:
-        """Steps that are kept at least, once as many were added; None if all are."""
-        return self._store.layout.capacity
+        """Steps that are kept at least, once as many were added; None if all are. Of several writers' stores, their sum."""
+        return self._store.capacity
 
     @property
     def environment(self) -> dict[str, Any] | None:
@@ -815,12 +814,12 @@ class ReplayBuffer:
     @property
     def columns(self) -> Columns:
         """The columns, a mapping by path; and what writes others, from what the steps have."""
-        return Columns(self._derived, self._access, self._building, self.flush, self._threads)
+        return Columns(self._derived, self._access, self._closing.copying, self.flush, self._threads)
 
     @property
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
-        opened = self, self.path, self._store, self._multi_writer, self._access, self._marking, self._building
+        opened = self, self.path, self._store, self._multi_writer, self._access, self._closing.copying
         return Copies(*opened, _recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.opening.access import Access, OfBuffer
+from diskbuffer.runtime.signals import Interruptible
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.store import Store
@@ -33,8 +34,7 @@ class Copies(OfBuffer):
     _store: Store
     _multi_writer: MultiWriterStore | None
     _access: Access
-    _marking: AbstractContextManager[Any]
-    _building: AbstractContextManager[Any]  # held while no column may be removed
+    _copying: AbstractContextManager[Any]  # held while no step, column or mark may go, and the buffer not be closed
     _recover: Callable[[Path], None]  # has a copy of a store that somebody writes to be one that was closed
 
     def snapshot(self, path: str | os.PathLike[str]) -> Path:
@@ -78,7 +78,7 @@ class Copies(OfBuffer):
         self._access.check_open()
         if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
-        with snapshots.place_for(self._place, target) as building:
+        with Interruptible(), snapshots.place_for(self._place, target) as building:
             if self._multi_writer is not None:
                 make_snapshot(self._multi_writer, building.files)
             elif self._access.own_recorder is not None:
@@ -123,7 +123,7 @@ class Copies(OfBuffer):
         """
         marks.check_name(name)
         self._access.must_write_columns("copies.mark()")
-        with self._marking:
+        with self._copying, Interruptible():
             if name in self.marks and not replace:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
             if self._multi_writer is not None:
@@ -135,7 +135,7 @@ class Copies(OfBuffer):
                 self._copy(building, marks.next_number(files))
 
     def _copy(self, files: Files, number: int) -> None:
-        with self._building:
+        with self._copying:
             self._access.log().copy_to(files, number)
 
     @property
@@ -158,7 +158,7 @@ class Copies(OfBuffer):
         self._access.must_write_columns("copies.remove()")
         if self._multi_writer is not None:
             self._access.write_columns("copies.remove()")
-        with self._marking:
+        with self._copying:
             if self._multi_writer is not None:
                 multi_writer_marks.remove(self._multi_writer.all_files, name)
             else:

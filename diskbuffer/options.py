@@ -29,6 +29,10 @@ _MORE = {  # where nothing else is different
     "  n_envs:": "; a Mixture samples from both",
 }
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
+_GIVE_AUTORESET = (
+    "give autoreset='next_step' (in a step of its own), 'same_step' (in the step that ends an episode) or 'disabled' (you call "
+    "reset, or give whole episodes)"
+)
 
 
 class CreateOptions(TypedDict, total=False):
@@ -103,6 +107,8 @@ class RequestedOptions:
         if self.schema is None:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
         streams = self.n_envs or 1
+        if streams > 1 and self.autoreset is None:
+            raise InputError(f"n_envs={streams} does not say how these environments reset: {_GIVE_AUTORESET}", option="autoreset")
         check_libraries(self.schema)
         chunk_rows = chunk_rows_of(self.schema, self.chunk_rows)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema.columns)
@@ -115,7 +121,7 @@ class RequestedOptions:
             tail_rows_of(self.schema, chunk_rows, rows, streams),
             self.frame_stack or 1,
             self.padding or "first",
-            self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),
+            self.autoreset or DISABLED,
             salt=secrets.randbits(63),
             capacity_each=bool(self.capacity_each),
             environment=self.environment,
@@ -227,8 +233,7 @@ class Options:
         observation_space, action_space, envs, mode = _spaces_of(self.env)
         if self.autoreset is None and mode is None and hasattr(self.env, "single_observation_space"):
             raise InputError(
-                "env does not say in metadata['autoreset_mode'] how its environments reset: give autoreset='next_step' (in a "
-                "step of its own), 'same_step' (in the step that ends an episode) or 'disabled' (you call reset)",
+                f"env does not say in metadata['autoreset_mode'] how its environments reset: {_GIVE_AUTORESET}",
                 option="autoreset",
             )
         frames, padding = self.frame_stack, self.padding

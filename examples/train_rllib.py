@@ -14,16 +14,15 @@ from typing import Any
 
 import ray
 from ray.rllib.algorithms.dqn import DQNConfig
-from ray.rllib.algorithms.sac import SACConfig
 
 import diskbuffer as db
-from diskbuffer.adapters.rllib import DiskPrioritizedEpisodeReplayBuffer
+from diskbuffer.adapters.rllib import DiskSACConfig
 
 
 def buffer(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what RLlib is to make its replay buffer of."""
     common = {"capacity": arguments.capacity, "alpha": 0.6, "beta": 0.4}
-    if arguments.buffer == "own" or arguments.algorithm == "sac":
+    if arguments.buffer == "own":
         return {"type": "PrioritizedEpisodeReplayBuffer", **common}
     return {
         "type": "diskbuffer.adapters.rllib.DiskPrioritizedEpisodeReplayBuffer",
@@ -40,7 +39,7 @@ def algorithm(arguments: argparse.Namespace) -> Any:
         config.rl_module(model_config={"fcnet_hiddens": [64], "head_fcnet_hiddens": []})
         config.training(lr=5e-4, target_network_update_freq=500)
     else:
-        config = SACConfig().environment("Pendulum-v1")
+        config = DiskSACConfig().environment("Pendulum-v1")
         config.rl_module(model_config={"fcnet_hiddens": [64, 64]})
     config.env_runners(num_env_runners=0).debugging(seed=arguments.seed)
     config.training(
@@ -49,10 +48,7 @@ def algorithm(arguments: argparse.Namespace) -> Any:
         num_steps_sampled_before_learning_starts=min(500, arguments.steps // 2),
     )
     config.reporting(min_sample_timesteps_per_iteration=min(1_000, arguments.steps))
-    made = config.build_algo()
-    if arguments.buffer == "disk" and arguments.algorithm == "sac":  # it takes no type of buffer but those that it names
-        made.local_replay_buffer = DiskPrioritizedEpisodeReplayBuffer(arguments.capacity, alpha=0.6, path=arguments.store)
-    return made
+    return config.build_algo()
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def main() -> None:
     torch.manual_seed(0)
     envs = AtariVectorEnv("pong", num_envs=N_ENVS, stack_num=1)
     columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
-    with db.ReplayBuffer(args.store, columns=columns, n_envs=N_ENVS) as buffer:
+    with db.ReplayBuffer(args.store, columns=columns, n_envs=N_ENVS, autoreset="next_step") as buffer:
         collect(buffer, envs, args.steps, seed=len(buffer))
         model = WorldModel(int(envs.single_action_space.n))  # type: ignore[attr-defined]
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -20,7 +20,19 @@ from soak.table import Row
 from soak.workers import child_of, scratch
 
 CAMPAIGNS = (
-    *("kills", "crashes", "noticing", "damage", "disk_full", "readers", "multi_writer", "learners", "limiter", "ray_cluster"),
+    *(
+        "kills",
+        "crashes",
+        "noticing",
+        "damage",
+        "disk_full",
+        "readers",
+        "taking",
+        "multi_writer",
+        "learners",
+        "limiter",
+        "ray_cluster",
+    ),
     *("examples", "rings", "schedules", "threads", "sb3_buffers", "links", "mounts", "torchrl_and_tianshou", "imports", "fuzz"),
 )
 

@@ -132,7 +132,7 @@ class Schedule:
         self._base, self._root, self._boot = base, base / "all", 1
         self._rows = int(self._rng.choice([8, 16]))
         self._envs = {f"w{n}": int(self._rng.integers(1, 3)) for n in range(int(self._rng.integers(1, 4)))}  # by writer
-        self._capacity = int(self._rows * sum(self._envs.values()) * self._rng.integers(2, 6))
+        self._capacity = {name: int(self._rows * envs * self._rng.integers(2, 6)) for name, envs in self._envs.items()}
         self._drops = number % 4 == 0
         self._open: dict[str, db.ReplayBuffer] = {}
         self._first: dict[str, int] = {}
@@ -295,7 +295,7 @@ class Schedule:
             self.log.append(f"{name} opens")
             self._busy = name
             self._open[name] = db.ReplayBuffer(
-                self._root, self._capacity, columns=COLUMNS, n_envs=self._envs[name], writer=name, segment_rows=self._rows,
+                self._root, self._capacity[name], columns=COLUMNS, n_envs=self._envs[name], writer=name, segment_rows=self._rows,
                 autoreset="disabled", threads=1, seed=0,
             )  # fmt: skip
             self._busy = ""
@@ -344,11 +344,11 @@ class Schedule:
                 obs=obs, action=actions, reward=actions.astype(np.float32), truncated=truncated, env=env, new_episode=True
             )
         self._known.clear()
-        if self._boot == 1 and not self._nested:  # how many steps each has is a hint that a power loss may take
+        if not self._nested:
             self._look_at(name)
-            most = self._capacity + (len(self._envs) + 2 * sum(self._envs.values())) * self._rows
-            if len(model.every_kept()) > most:
-                raise BrokenError(f"{len(model.every_kept())} steps are kept, at most {most} may be")
+            kept, most = len(model.kept[name]), self._capacity[name] + 2 * self._envs[name] * self._rows
+            if kept > most:
+                raise BrokenError(f"{kept} steps are kept, at most {most} may be")
 
     def _flush_writer(self) -> None:
         if name := self._any_writer(unlocked=True):

@@ -1,9 +1,9 @@
 """Many actors and a learner: actors are killed and come back at random, and the learner draws from all of them meanwhile.
 
-Eight processes write a store each under one directory, and share a capacity. One after the other gets SIGKILL at a random
-instant, and comes back at once, or a while later. A learner refreshes, samples steps and sequences, and takes whole passes. Every
-row of every batch is compared with what its name says that it holds; every step that an actor had acknowledged must be seen in
-the end, if it was not evicted. How long calls took, and how long what was acknowledged was not seen, is told.
+Eight processes write a store each under one directory, each with a capacity of its own. One after the other gets SIGKILL at a
+random instant, and comes back at once, or a while later. A learner refreshes, samples steps and sequences, and takes whole
+passes. Every row of every batch is compared with what its name says that it holds; every step that an actor had acknowledged
+must be seen in the end, if it was not evicted. How long calls took, and how long what was acknowledged was not seen, is told.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from soak.table import SHOWN, Row
 from soak.workers import Job, scratch
 from tests.support.experience import Array, Experience, Feeder
 
-ACTORS, CAPACITY, SEGMENT_ROWS = 8, 4000, 64
+ACTORS, CAPACITY, SEGMENT_ROWS = 8, 500, 64
 
 
 def envs_of(number: int) -> int:
@@ -153,7 +153,7 @@ def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     notes = [
         f"{actors.kills} kills, {added:,} rows acknowledged, {of['rows']:,} read, {wrong} wrong, {len(lost)} lost; "
         f"{of['calls that were too slow']} calls too slow for what was evicted; "
-        f"{learner.most:,} steps at most of a capacity of {CAPACITY:,}; longest wait {learner.longest:.2f} s, and "
+        f"{learner.most:,} steps at most, with a capacity of {CAPACITY:,} each; longest wait {learner.longest:.2f} s, and "
         f"{learner.latest:.1f} s until what was acknowledged was seen",
         *[*learner.counts.notes, *lost, *errors][:SHOWN],
     ]

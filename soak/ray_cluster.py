@@ -1,10 +1,10 @@
 """A Ray cluster on this machine whose processes and nodes are killed while actors add steps and a learner learns.
 
-Each of some nodes has a disk; the head has none. Writers on the nodes add to their own disk, those on the head to another node's,
-and one of these is silent nearly all the time. Some have two environments, which are reset in rows of their own. Short tasks come
-and go. Writers, the processes of nodes' stores, the one that counts, a second driver and whole nodes are killed. Then the cluster
-is started again with a node missing, and the others in another order. Every step that was acknowledged must be stored, none twice
-and nothing else, and all be sampled in the end.
+Each of some nodes has a disk; the head has none. Writers on the nodes add to their own disk, and one of them is silent nearly all
+the time. Some have two environments, which are reset in rows of their own. Short tasks come and go. Writers, the processes of
+nodes' stores, the one that counts, a second driver, which learns, too, and whole nodes are killed. Then the cluster is started
+again with a node missing, and the others in another order. Every step that was acknowledged must be stored, none twice and
+nothing else, and all be sampled in the end; of several priorities that a step was given in a row, the last must stand.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def keep_adding(buffer: Any, root: Path, pause: float, seed: int, *, is_pair: bo
     rng, stop = np.random.default_rng(seed), root / "stop"
     how = {"n_envs": 2, "autoreset": "next_step"} if is_pair else {}
     while not stop.exists():
-        with contextlib.suppress(db.TryAgainError, db.LockedError), buffer.writer(timeout=30.0, **how) as writer:
+        with contextlib.suppress(db.TryAgainError, db.LockedError), buffer.writer(**how) as writer:
             life = Life(root, is_pair=is_pair)
             while not stop.exists():
                 with contextlib.suppress(db.errors.LimiterTimeoutError):
@@ -106,7 +106,7 @@ def keep_adding(buffer: Any, root: Path, pause: float, seed: int, *, is_pair: bo
                 until = time.monotonic() + pause * rng.random()
                 while (left := until - time.monotonic()) > 0 and not stop.exists():
                     time.sleep(min(left, 1.0))
-        time.sleep(0.1)  # where nobody takes steps
+        time.sleep(0.1)
 
 
 class Writer:
@@ -123,7 +123,7 @@ class Writer:
 
 def short(buffer: Any, root: Path) -> None:
     """Be a task that adds four steps."""
-    with contextlib.suppress(db.TryAgainError), buffer.writer(timeout=30.0) as writer:
+    with contextlib.suppress(db.TryAgainError), buffer.writer() as writer:
         Life(root).add(writer, 4)
 
 
@@ -242,7 +242,25 @@ class Learner:
 
     def __init__(self, buffer: Any) -> None:
         self._buffer, self._sampler = buffer, db.Prioritized(seed=0)
-        self.batches, self.wrong, self.longest = 0, 0, 0.0
+        self._ordered, self._value = db.Prioritized(alpha=1.0, seed=0, column="ordered"), 0
+        self.batches, self.wrong, self.longest, self.older, self.compared = 0, 0, 0.0, 0, 0
+
+    def update_in_a_row(self) -> None:
+        """Give the steps of a batch one priority after the other; see that the last one stands, where no node was away."""
+        buffer, told = self._buffer, (db.TryAgainError, db.LockedError)
+        with contextlib.suppress(*told):
+            batch, dropped = buffer.sample(64, self._ordered), buffer.dropped_updates
+            for _ in range(8):
+                self._value = self._value % 1000 + 1
+                buffer.update(self._ordered, batch, np.full(64, float(self._value)))
+            buffer.flush()
+            again = buffer.sample(4 * 64, self._ordered)
+            if buffer.dropped_updates == dropped:
+                given = set(zip(batch["node"].tolist(), batch["steps"].tolist(), strict=True))
+                found = zip(again["node"].tolist(), again["steps"].tolist(), again["ordered"].tolist(), strict=True)
+                values = [value for node, step, value in found if (node, step) in given]
+                self.compared += len(values)
+                self.older += sum(abs(value - self._value) > 0.01 for value in values)
 
     def learn(self) -> None:
         """Learn from a batch; where there is nothing yet, or nobody answers, wait."""
@@ -274,12 +292,12 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
         killer = Killer(running, root, rng)
         buffer, learner = killer.buffer, Learner(killer.buffer)
         writer, task = ray.remote(num_cpus=0, max_restarts=-1)(Writer), ray.remote(num_cpus=0, max_retries=0)(short)
-        places = [*({f"disk-{n}": 1} for n in range(NODES) for _ in range(WRITERS)), *[{"head": 1}] * WRITERS]
+        places = [{f"disk-{n}": 1} for n in range(NODES) for _ in range(WRITERS)]
         writers = [
             writer.options(resources=at).remote(buffer, acknowledged, 0.02, n, is_pair=n % WRITERS > 0)
             for n, at in enumerate(places)
         ]
-        writers.append(writer.options(resources={"head": 1}).remote(buffer, acknowledged, seconds, seed))  # silent mostly
+        writers.append(writer.options(resources={"disk-0": 1}).remote(buffer, acknowledged, seconds, seed))  # silent mostly
         begin = time.monotonic()
         while not learner.batches and time.monotonic() < begin + STARTING:
             learner.learn()
@@ -287,6 +305,8 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
         begin = last = time.monotonic()
         while time.monotonic() < begin + seconds:
             learner.learn()
+            if learner.batches % 20 == 0:
+                learner.update_in_a_row()
             now = time.monotonic()
             killer.work(now - last)
             if rng.random() < now - last:
@@ -309,13 +329,14 @@ def campaign(minutes: float, seed: int, root: Path) -> Row:
     told = ", ".join(f"{count} {what}" for what, count in sorted(killer.kills.items()))
     notes = [
         f"killed: {told}; {len(lives)} lives of writers, {len(steps):,} steps acknowledged, {len(lost)} lost, "
-        f"{len(twice)} there twice; {learner.wrong} wrong batches; longest wait for a batch {learner.longest:.2f} s",
+        f"{len(twice)} there twice; {learner.wrong} wrong batches; {learner.older} of "
+        f"{learner.compared:,} priorities older than the last; longest wait for a batch {learner.longest:.2f} s",
         f"{state['samples']:,} samples of {state['inserts']:,} inserts, {state['surplus']:+.0f} at the end",
         f"started again with a node missing, and the others in another order: {orphans or 'all steps were sampled'}",
         *notes,
         *[*lost, *twice, *wrong][:SHOWN],
     ]
-    broken = len(lost) + len(twice) + len(wrong) + learner.wrong + off + bool(orphans) + len(late)
+    broken = len(lost) + len(twice) + len(wrong) + learner.wrong + learner.older + off + bool(orphans) + len(late)
     return Row("processes and nodes of a Ray cluster killed beside a learner: batches", learner.batches, broken, notes)
 
 
@@ -347,12 +368,11 @@ def sampled_after_restart(root: Path, there: Counter[tuple[int, int]]) -> str:
 
 
 def second_driver(address: str, root: Path) -> None:
-    """Construct the buffer again, elsewhere; add and sample until this process is killed."""
+    """Construct the buffer again, elsewhere; sample until this process is killed."""
     import ray
 
     ray.init(address=address, logging_level="error", log_to_driver=False)
     buffer = made()
-    threading.Thread(target=keep_adding, args=(buffer, root / "acknowledged", 0.02, 0), daemon=True).start()
     learner = Learner(buffer)
     while not (root / "acknowledged" / "stop").exists():
         learner.learn()

@@ -89,6 +89,7 @@ class World:
             512,
             columns={"obs": kind.column, "action": db.Column((), "int64")},
             n_envs=ENVS,
+            autoreset="next_step",
             frame_stack=kind.stack,
             segment_rows=32,
             seed=seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -385,19 +386,32 @@ OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+def test_how_several_environments_reset_must_be_said_when_a_store_is_made(tmp_path: Path) -> None:
+    path, columns = tmp_path / "store", {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    for writer in (None, "one"):
+        with pytest.raises(db.InputError, match=r"n_envs=2 does not say.*autoreset='next_step'.*'same_step'.*'disabled'"):
+            db.ReplayBuffer(path, columns=columns, n_envs=2, writer=writer)
+    assert not path.exists()
+    db.ReplayBuffer(path, columns=columns, n_envs=2, autoreset="same_step").close()
+    with db.ReplayBuffer(path, columns=columns, n_envs=2) as buffer, pytest.raises(db.InputError, match="info"):
+        buffer.add([1, 2], [1, 2], [1.0, 2.0], [2, 3], [True, False], [False, False])
+
+
 @pytest.mark.some(6)
 @pytest.mark.parametrize("mode", ["a", "r", "r+"])
 @pytest.mark.parametrize("what", OTHERS)
 def test_another_schema_is_refused_and_the_difference_shown(what: str, mode: str, tmp_path: Path) -> None:
     path = tmp_path / "store"
-    db.ReplayBuffer(path, 100, n_envs=2, segment_rows=8, **GOOD).close()
+    db.ReplayBuffer(path, 100, n_envs=2, autoreset="next_step", segment_rows=8, **GOOD).close()
     change, differences = OTHERS[what]
     with pytest.raises(db.errors.SchemaError) as caught:
         db.ReplayBuffer(path, **change, mode=mode)  # type: ignore[arg-type]
     assert str(path) in str(caught.value)
     lines = [line.strip() for line in str(caught.value).splitlines()]
     assert [line for line in lines if ": stored " in line] == differences
-    db.ReplayBuffer(path, 100, n_envs=2, segment_rows=8, **GOOD).close()  # as it is, it opens, and nobody holds it
+    db.ReplayBuffer(
+        path, 100, n_envs=2, autoreset="next_step", segment_rows=8, **GOOD
+    ).close()  # as it is, it opens, and nobody holds it
 
 
 def test_a_capacity_too_small_for_the_stack_is_refused_at_reopening_too(tmp_path: Path) -> None:
@@ -462,6 +476,32 @@ def test_a_store_that_must_be_there_and_is_not_is_missed(mode: str, there: bool,
     with pytest.raises(db.errors.NotAStoreError, match="there is no store at"):
         db.ReplayBuffer(tmp_path / "store", mode=mode, **GOOD)  # type: ignore[arg-type]
     assert (tmp_path / "store").exists() == there
+
+
+def test_whoever_reads_too_early_is_told_to_wait_and_not_to_make_a_store(tmp_path: Path) -> None:
+    with pytest.raises(db.errors.NotAStoreError, match=r"nothing is yet.*wait=60") as raised:
+        db.ReplayBuffer(tmp_path / "store", mode="r", wait=0.1)
+    assert "mode 'a'" not in str(raised.value)
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), "60", True])
+def test_a_wait_that_is_no_seconds_is_refused(wait: Any, tmp_path: Path) -> None:
+    with pytest.raises(db.InputError, match="wait must be seconds, 0 or more, or None for no wait, found"):
+        db.ReplayBuffer(tmp_path / "store", mode="r", wait=wait)
+
+
+@pytest.mark.parametrize("mode", ["a", "r+", "w-"])
+def test_whoever_writes_does_not_wait(mode: Any, tmp_path: Path) -> None:
+    with pytest.raises(db.InputError, match=re.escape(f"with mode='r', found mode='{mode}'; leave")):
+        db.ReplayBuffer(tmp_path / "store", mode=mode, wait=1, **GOOD)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [make_a_file, make_a_directory_of_files, make_a_group])
+def test_nobody_waits_where_something_else_is(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "thing")
+    with pytest.raises(db.errors.NotAStoreError, match="thing"):
+        db.ReplayBuffer(tmp_path / "thing", mode="r", wait=float("inf"))
 
 
 def test_a_store_that_must_be_new_and_is_not_is_refused(tmp_path: Path) -> None:
@@ -944,6 +984,16 @@ def test_a_device_that_is_not_there_is_refused(what: str, device: Any, unchanged
     }
     with pytest.raises(db.InputError, match="device"):
         asked[what](4)
+
+
+def test_a_step_of_some_of_the_environments_is_shown_to_extend(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", n_envs=5, autoreset="disabled", **GOOD) as buffer:
+        zeros = np.zeros(3)
+        with pytest.raises(db.InputError, match=r"add takes a step of all 5 environments at once; extend\(\.\.\., env=N\)"):
+            buffer.add(np.zeros((3, 3)), zeros, zeros, np.zeros((3, 3)), zeros, zeros)
+        with pytest.raises(db.InputError) as raised:
+            buffer.add(np.zeros((5, 4)), np.zeros(5), np.zeros(5), np.zeros((5, 4)), np.zeros(5), np.zeros(5))
+        assert "extend" not in str(raised.value)
 
 
 def test_messages_count_as_people_do(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store import directory
 
 Array = np.ndarray[Any, Any]
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
@@ -154,25 +153,8 @@ def test_a_rollout_of_a_vector_goes_on_in_the_middle_of_episodes(autoreset: Any,
                 added = 0
 
 
-def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with made(tmp_path / "store", segment_rows=8) as buffer:
-        add(buffer, 0, 30)
-
-        def fail(*_: Any, **__: Any) -> Any:
-            raise OSError(28, "No space left on device")
-
-        calls: list[Callable[[], Any]] = [buffer.clear, lambda: buffer.resize(10)]
-        for call in calls:
-            with monkeypatch.context() as patch:
-                patch.setattr(directory, "write_group", fail)
-                with pytest.raises(OSError, match="No space left"):
-                    call()
-            assert actions(buffer) == list(range(30))
-            assert buffer.capacity is None
-        add(buffer, 30, 4)
-        assert len(buffer) == 34
-        buffer.clear()
-        assert len(buffer) == 0
+def test_a_reader_neither_clears_nor_resizes(tmp_path: Path) -> None:
+    made(tmp_path / "store").close()
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         for call in (buffer.clear, functools.partial(buffer.resize, 10)):
             with pytest.raises(db.errors.ReadOnlyError):
@@ -222,7 +204,7 @@ def test_a_capacity_that_cannot_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(db.InputError, match=what):
             call()
 
-    with made(tmp_path / "store", 100, n_envs=2, capacity_each=True, frame_stack=4) as buffer:
+    with made(tmp_path / "store", 100, n_envs=2, autoreset="next_step", capacity_each=True, frame_stack=4) as buffer:
         for wrong in (0, -1, 1.5, "many", True):
             refuse(functools.partial(buffer.resize, wrong), "capacity must be")  # type: ignore[arg-type]
         refuse(lambda: buffer.resize(3), "stack of 4 frames")

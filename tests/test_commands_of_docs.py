@@ -59,7 +59,9 @@ PAGES = {
 def fill(path: Path, columns: Mapping[str, db.Column], frame_stack: int = 1, tags: bool = True) -> None:
     """Make a store of two environments with episodes of 250 steps and of 30, most of them with a return above 30."""
     random = np.random.default_rng(0)
-    with db.ReplayBuffer(path, columns=columns, n_envs=2, frame_stack=frame_stack, segment_rows=1024) as buffer:
+    with db.ReplayBuffer(
+        path, columns=columns, n_envs=2, autoreset="next_step", frame_stack=frame_stack, segment_rows=1024
+    ) as buffer:
         for number, steps in enumerate((250, 30, 30)):
             rows: dict[str, Any] = {}
             for name, column in columns.items():

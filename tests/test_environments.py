@@ -188,19 +188,3 @@ def test_a_vector_that_does_not_say_how_it_resets_is_refused(tmp_path: Path) -> 
     with db.ReplayBuffer(tmp_path / "store", env=vector, autoreset="same_step") as buffer:
         assert buffer.environment is not None
         assert buffer.environment["autoreset"] == "same_step"
-
-
-@pytest.mark.parametrize("declared", [None, "next_step", "disabled"])
-def test_who_does_not_say_how_environments_reset_is_warned_once_a_step_is_left_out(
-    declared: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    columns, nothing = {"obs": db.Column(()), "action": db.Column(())}, np.zeros(2)
-    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=2, autoreset=declared) as buffer:
-        added = 0
-        for step in range(12):  # each third step ends an episode, and the next starts where that ended
-            ends = np.full(2, step % 3 == 2)
-            added += buffer.add(nothing + step, nothing, nothing, nothing + step + 1, ends, np.zeros(2, bool))
-    assert added == (24 if declared == "disabled" else 18)
-    told = [str(warning.message) for warning in recwarn if "left out" in str(warning.message)]
-    assert len(told) == (declared is None)
-    assert all(warning.filename == __file__ for warning in recwarn if "left out" in str(warning.message))

@@ -121,7 +121,7 @@ TOUCHES_FILES = {
     "formats.unfinished": "what is made beside its place until it is whole",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
-    "adapters.ray.node_store": "the directory of a node, its identity, and whose which inbox is",
+    "adapters.ray.node_store": "the directory of a node, and its identity",
     "adapters.torchrl.checkpointer": "directories of checkpoints",
     "adapters.torchrl.replacing": "a whole store that takes another one's place",
     "adapters.torchrl.samplers": "directories of checkpoints",

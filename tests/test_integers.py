@@ -52,7 +52,7 @@ def _first(loader: Any) -> Any:
 # By the name of what takes it: an integer that is taken, and how it is given.
 CASES: dict[str, tuple[int, Call]] = {
     "ReplayBuffer(capacity)": (40, lambda b, v: _made(b, capacity=v)),
-    "ReplayBuffer(n_envs)": (2, lambda b, v: _made(b, n_envs=v)),
+    "ReplayBuffer(n_envs)": (2, lambda b, v: _made(b, n_envs=v, autoreset="next_step")),
     "ReplayBuffer(frame_stack)": (2, lambda b, v: _made(b, frame_stack=v)),
     "ReplayBuffer(seed)": (5, lambda b, v: _made(b, seed=v)),
     "ReplayBuffer(threads)": (1, lambda b, v: _made(b, threads=v)),

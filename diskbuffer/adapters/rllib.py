@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
@@ -23,10 +25,11 @@ from torch.utils._pytree import tree_map
 
 from diskbuffer import Column, Prioritized, ReplayBuffer, Sampler, Slices, Uniform
 from diskbuffer.adapters.ray import ClusterBuffer
-from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.plugin import Batch, SharedStore, flatten, integer, integer_or_none, one_of
+from diskbuffer.errors import EmptyBufferError, InputError, NotAStoreError
+from diskbuffer.plugin import Batch, SharedStore, flatten, integer, integer_or_none, one_of, writers_of
 
 Int64 = npt.NDArray[np.int64]
+_STREAMS = 16  # of a store, at least
 
 
 class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
@@ -35,11 +38,14 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     Parameters
     ----------
     capacity : int
-        Steps to keep; a `ClusterBuffer` keeps its own.
+        Steps that each store keeps; a `ClusterBuffer` keeps its own.
     path : path-like or ClusterBuffer
-        Of the store, or what has steps on the nodes of a cluster. A buffer that is made with the same goes on with what is there.
-    streams : int
-        Episodes that may be under way at the same time, one in each environment.
+        Of a directory of stores, or what has steps on the nodes of a cluster. A buffer that is made with the same goes on with
+        what is there.
+    streams : int, optional
+        Episodes that may be under way at the same time, in one store: one more is an error. By default the first store is made
+        for as many as the first call brings, 16 at least, and episodes beyond that open another store beside it, with a capacity
+        of its own. An episode that never ends, as its worker died, keeps its place until this buffer is closed.
     batch_size_B, batch_length_T, metrics_num_episodes_for_smoothing
         As RLlib has them.
     seed : int, optional
@@ -59,7 +65,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         capacity: int = 10_000,
         *,
         path: str | os.PathLike[str] | ClusterBuffer,
-        streams: int = 16,
+        streams: int | None = None,
         batch_size_B: int = 16,
         batch_length_T: int = 64,
         metrics_num_episodes_for_smoothing: int = 100,
@@ -74,12 +80,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             batch_length_T=integer("batch_length_T", batch_length_T),
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
-        self._streams = set(range(integer("streams", streams)))
         self._in_cluster = isinstance(path, ClusterBuffer)
-        self._store: _Cluster | _Store
-        self._store = _Cluster(path, streams) if isinstance(path, ClusterBuffer) else _Store(path, capacity, streams)
+        self._most = integer_or_none("streams", streams)
+        self._stores: _Cluster | _Directory
+        self._stores = _Cluster(path) if isinstance(path, ClusterBuffer) else _Directory(path, capacity, self._most)
         self._spaces: dict[str, Any] = {}  # of the episodes, once one was added
-        self._under_way: dict[str, int] = {}  # the stream of each episode, the one that was added to longest ago first
+        self._under_way: dict[str, tuple[int, int]] = {}  # the store of each episode, and its environment there
+        self._free = set[tuple[int, int]]()
         self._random, self._seed = np.random.default_rng(seed), seed
         self._samplers: dict[tuple[Any, ...], Sampler] = {}  # by their form
         self._slices: dict[tuple[int, int], Slices] = {}  # by length and lookback
@@ -87,8 +94,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     @property
     def buffer(self) -> Any:
-        """The `ClusterBuffer`, or the `ReplayBuffer`: None before the first step, and for reading until one is added here."""
-        return self._store.open_to_read()
+        """The `ClusterBuffer`, or a `ReplayBuffer` that reads all stores as one: None before the first step."""
+        return self._stores.open_to_read()
 
     # Writing
 
@@ -97,14 +104,33 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         if weight is not None:
             raise InputError("steps enter with the largest priority there is; leave weight= out")
         added = episodes if isinstance(episodes, list | tuple) else [episodes]
-        before = self._store.evicted()
-        begun = sum(self._record(episode) for episode in added)
-        lost_episodes, lost_steps = (max(0, now - then) for now, then in zip(self._store.evicted(), before, strict=True))
+        at_once = self._count_at_once(added)
+        before = self._stores.evicted()
+        begun = sum(self._record(episode, at_once) for episode in added)
+        lost_episodes, lost_steps = (max(0, now - then) for now, then in zip(self._stores.evicted(), before, strict=True))
         numbers = {"num_episodes_added": begun, "num_steps_added": sum(map(len, added))}
         numbers |= {"num_episodes_evicted": lost_episodes, "num_steps_evicted": lost_steps}
         self._update_add_metrics(**_of_agents(numbers))
 
-    def _record(self, episode: Any) -> bool:
+    def _count_at_once(self, added: Sequence[Any]) -> int:
+        """Return how many episodes will be under way at the same time; an InputError where these are too many."""
+        for episode in added:
+            if not isinstance(episode, SingleAgentEpisode):
+                raise InputError(f"episodes of single agents are stored, found {type(episode).__name__}")
+        running, most = set(self._under_way), len(self._under_way)
+        for episode in filter(len, added):
+            running.add(episode.id_)
+            most = max(most, len(running))
+            if episode.is_done:
+                running.remove(episode.id_)
+        if self._most is not None and most > self._most:
+            raise InputError(
+                f"{most} episodes are under way at the same time, and streams={self._most} has room for fewer: leave it out, "
+                f"or make the buffer at another path with streams={most} or more"
+            )
+        return most
+
+    def _record(self, episode: Any, at_once: int) -> bool:
         """Record an episode, or the next part of one; return whether it is a new one."""
         how: dict[str, Any] = {"observation_space": episode.observation_space, "action_space": episode.action_space}
         self._spaces = how
@@ -115,28 +141,31 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         if None in how.values():
             values = flatten({"obs": obs, "action": action})
             how = {"columns": {name: Column(value.shape[1:], value.dtype.name) for name, value in values.items()}}
-        stream, writer = self._stream(episode.id_), self._store.open_to_write(**how)
-        writer.extend(
+        store, env = place = self._place(episode.id_, at_once, how)
+        self._stores.writer(store, **how).extend(
             obs=obs,
             action=action,
             reward=np.asarray(episode.get_rewards(), np.float32),
             terminated=last & episode.is_terminated,
             truncated=last & episode.is_truncated,
-            env=stream,
+            env=env,
             new_episode=is_new,
         )
-        self._store.begun += is_new
-        self._under_way.pop(episode.id_, None)
-        if not episode.is_done:
-            self._under_way[episode.id_] = stream  # those that are silent for longest come first
+        self._stores.begun += is_new
+        self._free.discard(place)
+        self._under_way[episode.id_] = place
+        if episode.is_done:
+            self._free.add(self._under_way.pop(episode.id_))
         return is_new
 
-    def _stream(self, episode: str) -> int:
-        """Return the stream of an episode; of the one that is silent for longest, where there is none left."""
+    def _place(self, episode: str, at_once: int, how: dict[str, Any]) -> tuple[int, int]:
+        """Return the store of an episode, and its environment there; another store is opened where there is no free one."""
         if episode in self._under_way:
             return self._under_way[episode]
-        free = self._streams - set(self._under_way.values())
-        return min(free) if free else self._under_way.pop(next(iter(self._under_way)))
+        if not self._free:
+            streams = self._most or max(_STREAMS, at_once - len(self._under_way))
+            self._free = set(self._stores.open_another(streams, **how))
+        return min(self._free)
 
     # Reading
 
@@ -187,7 +216,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         for n in np.unique(each).tolist():
             which = np.flatnonzero(each == n)
             batch = self._draw(which, n, gamma, beta)
-            for place, episode in zip(which.tolist(), self._made(batch, n), strict=True):
+            for place, episode in zip(which.tolist(), self._made(batch, n, gamma), strict=True):
                 episodes[place] = episode
         return episodes
 
@@ -202,7 +231,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             batch: Batch = tree_map(torch.Tensor.numpy, self.buffer.sample(len(which), sampler))
             self._updates.append((which, partial(self.buffer.update, sampler, batch)))
         else:  # priorities are a column of the store
-            buffer = self._store.open_to_write() if isinstance(sampler, Prioritized) else self.buffer
+            buffer = self.buffer
             drawn = buffer.draw(len(which), sampler)
             batch = {**buffer.at(drawn["steps"], n_step=n_step, gamma=gamma, numpy=True), **drawn}
             self._updates.append((which, partial(Prioritized.update, sampler, batch["steps"])))
@@ -212,9 +241,20 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         """Return how many steps of their episodes came before these; in a cluster that is not known."""
         return np.zeros_like(steps) if self._in_cluster else self.buffer.episodes.elapsed(steps)
 
-    def _made(self, batch: Batch, n_step: int) -> list[SingleAgentEpisode]:
+    def _summed(self, batch: Batch, n_step: int, gamma: float) -> Int64:
+        """Return of how many steps each row is: fewer than `n_step` before an episode's end."""
+        if not self._in_cluster:
+            return np.asarray(np.minimum(self.buffer.episodes.remaining(batch["steps"]), n_step))
+        steps = np.full(len(batch["steps"]), n_step)
+        if n_step > 1 and 0 < gamma < 1:  # else it makes no difference to a learner, nor where the episode terminated
+            goes_on = ~batch["terminated"]
+            steps[goes_on] = np.rint(np.log(batch["discount"][goes_on]) / np.log(gamma))
+        return steps
+
+    def _made(self, batch: Batch, n_step: int, gamma: float) -> list[SingleAgentEpisode]:
         """Return an episode of one step for each row."""
         spaces, starts = self._spaces, self._elapsed(batch["steps"]).tolist()
+        steps = self._summed(batch, n_step, gamma).tolist()
         weights = batch.get("weights", np.ones(len(starts), np.float32))
         return [
             SingleAgentEpisode(
@@ -224,7 +264,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
                 infos=[{}, {}],
                 terminated=bool(batch["terminated"][n]),
                 truncated=bool(batch["truncated"][n]),
-                extra_model_outputs={"n_step": [n_step], "weights": [weights[n]]},
+                extra_model_outputs={"n_step": [steps[n]], "weights": [weights[n]]},
                 t_started=starts[n],
                 len_lookback_buffer=0,
                 **spaces,
@@ -287,27 +327,27 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def get_num_episodes(self, module_id: Any = None) -> int:
         """Return how many episodes there are steps of; over a cluster, how many began here."""
-        return self._store.begun - self._store.evicted()[0]
+        return self._stores.begun - self._stores.evicted()[0]
 
     def get_num_episodes_evicted(self, module_id: Any = None) -> int:
         """Return how many episodes were evicted since this buffer was made; 0 over a cluster."""
-        return self._store.evicted()[0]
+        return self._stores.evicted()[0]
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
         """Return how many steps were ever added."""
-        return self._store.added()
+        return self._stores.added()
 
     # State
 
     def get_state(self) -> dict[str, Any]:
         """Return the path, and how many steps were sampled; the steps are in the store."""
-        self._store.flush()
+        self._stores.flush()
         sampler = self._samplers[()].state_dict() if () in self._samplers else None  # those of nodes have no state here
-        return {"path": str(self._store.path), "sampled_timesteps": self.sampled_timesteps, "sampler": sampler}
+        return {"path": str(self._stores.path), "sampled_timesteps": self.sampled_timesteps, "sampler": sampler}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state; the store at its path must be this buffer's."""
-        of, here = str(state.get("path")), str(self._store.path)
+        of, here = str(state.get("path")), str(self._stores.path)
         if of != here:
             raise InputError(f"this state is of the store at {of}, this buffer's is at {here}; make the buffer with that path")
         self.sampled_timesteps = state["sampled_timesteps"]
@@ -317,7 +357,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def close(self) -> None:
         """Close the store; of a cluster, what this process adds with."""
-        self._store.close()
+        self._stores.close()
 
 
 class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
@@ -352,18 +392,66 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
             update(np.abs(priorities)[which])
 
 
-class _Store(SharedStore):
-    """A store, and how many episodes there were or began, and were evicted since it was opened."""
+class DiskSACConfig(SACConfig):  # type: ignore[misc]
+    """SAC's configuration with the buffers of this module, too: `SACConfig` takes the types that it names alone.
 
-    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int) -> None:
-        super().__init__(path, capacity=capacity, n_envs=streams, autoreset="disabled")
+    An algorithm that is restored by ``from_checkpoint`` has the same buffer.
+    """
+
+    def validate(self) -> None:
+        """Check the configuration, with RLlib's own type of buffer in the place of ours."""
+        ours, own = self.replay_buffer_config, self.__dict__
+        is_ours = ours["type"] in {
+            f"{__name__}.{kind.__name__}" for kind in (DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer)
+        }
+        try:
+            if is_ours:
+                own["replay_buffer_config"] = {**ours, "type": "EpisodeReplayBuffer"}  # also where it is frozen
+            super().validate()
+        finally:
+            own["replay_buffer_config"] = ours
+
+
+class _Directory(SharedStore):
+    """A directory of stores, and how many episodes there were or began, and were evicted since it was opened."""
+
+    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None) -> None:
+        super().__init__(path)
+        self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled"}
+        self._streams, self._writers, self._is_behind = streams, list[SharedStore](), False
         self.begun, self._steps_gone, self._evicted = 0, 0, (0, 0)  # when it was opened, and when it was asked last
-        self.open_to_read()
+        if self.open_to_read() is not None:
+            for name, has in (writers_of(self.path) or {}).items():
+                with suppress(NotAStoreError):  # a kill came before it was made
+                    ReplayBuffer(self.path, writer=name, mode="r", n_envs=streams or has, **self._how).close()
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Note what is there."""
         stored, ever = opened.counts()
         self.begun, self._steps_gone, self._evicted = len(opened.episodes), int((ever - stored).sum()), (0, 0)
+
+    def open_to_read(self) -> ReplayBuffer | None:
+        """Open all stores as one, and see what was added here."""
+        buffer = super().open_to_read()
+        if buffer is not None and self._is_behind:
+            self._is_behind = False
+            buffer.refresh()
+        return buffer
+
+    def open_another(self, streams: int, **how: Any) -> list[tuple[int, int]]:
+        """Open one more store, which may be there from before; return its number and each of its environments."""
+        number, there = len(self._writers), writers_of(self.path) or {}
+        streams = there.get(str(number), streams)
+        writer = SharedStore(self.path, writer=str(number), n_envs=streams, **self._how)
+        writer.open_to_write(**how)
+        self._writers.append(writer)
+        return [(number, env) for env in range(streams)]
+
+    def writer(self, number: int, **how: Any) -> ReplayBuffer:
+        """Return what writes to a store."""
+        buffer = self._writers[number].open_to_write(**how)
+        self._is_behind = True
+        return buffer
 
     def added(self) -> int:
         """Return how many steps were ever added."""
@@ -371,7 +459,7 @@ class _Store(SharedStore):
         return 0 if buffer is None else int(buffer.counts()[1].sum())
 
     def evicted(self) -> tuple[int, int]:
-        """Return how many episodes and steps were evicted since the store was opened."""
+        """Return how many episodes and steps were evicted since the directory was opened."""
         buffer = self.open_to_read()
         if buffer is not None:
             stored, ever = buffer.counts()
@@ -380,28 +468,51 @@ class _Store(SharedStore):
                 self._evicted = self.begun - len(buffer.episodes), steps
         return self._evicted
 
+    def flush(self) -> None:
+        """Sync everything to the disk."""
+        for writer in self._writers:
+            writer.flush()
+        if self.buffer is not None:
+            self.buffer.flush()  # the priorities
+
+    def close(self) -> None:
+        """Close all stores; the next use opens them again."""
+        for writer in self._writers:
+            writer.close()
+        super().close()
+
 
 class _Cluster:
-    """A cluster's buffer, and what adds to it in this process, with the methods of a `_Store` that are used here."""
+    """A cluster's buffer, and what adds to it in this process, with the methods of a `_Directory` that are used here."""
 
-    def __init__(self, buffer: ClusterBuffer, streams: int) -> None:
+    def __init__(self, buffer: ClusterBuffer) -> None:
         if buffer.limiter is not None:
             raise InputError("RLlib adds and samples in turns, so a limiter would wait for itself; take a ClusterBuffer without")
-        writer: Any = buffer.writer(n_envs=streams, autoreset="disabled")
-        self.path, self.begun, self._buffer, self._writer = buffer.path, 0, buffer, writer
-        self.flush, self.close = writer.flush, writer.close
+        self.path, self.begun, self._buffer, self._writers = buffer.path, 0, buffer, list[Any]()
 
     def open_to_read(self) -> ClusterBuffer:
         return self._buffer
 
-    def open_to_write(self, **_: Any) -> Any:
-        return self._writer
+    def open_another(self, streams: int, **_: Any) -> list[tuple[int, int]]:
+        self._writers.append(self._buffer.writer(n_envs=streams, autoreset="disabled"))
+        return [(len(self._writers) - 1, env) for env in range(streams)]
+
+    def writer(self, number: int, **_: Any) -> Any:
+        return self._writers[number]
 
     def added(self) -> int:
         return int(self._buffer.stats()["added"])
 
     def evicted(self) -> tuple[int, int]:
         return 0, 0
+
+    def flush(self) -> None:
+        for writer in self._writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
 
 
 def _of_agents(numbers: dict[str, Any]) -> dict[str, Any]:

@@ -24,12 +24,12 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
         raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
 
 
-def seconds_of(name: str, seconds: float | None) -> float:
-    """Return seconds, infinity for None: never; an InputError where they are none."""
+def seconds_of(name: str, seconds: float | None, *, none: str = "never") -> float:
+    """Return seconds, infinity for None, which `none` says the meaning of; an InputError where they are none."""
     if seconds is None:
         return math.inf
     if not isinstance(seconds, int | float | np.number) or isinstance(seconds, bool) or not seconds >= 0:
-        raise InputError(f"{name} must be seconds, 0 or more, or None for never, found {seconds!r}")
+        raise InputError(f"{name} must be seconds, 0 or more, or None for {none}, found {seconds!r}")
     return float(seconds)
 
 

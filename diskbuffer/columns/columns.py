@@ -33,13 +33,13 @@ class Columns(OfBuffer, Mapping[str, Column]):
         self,
         derived: DerivedColumns,
         access: Access,
-        building: AbstractContextManager[Any],
+        copying: AbstractContextManager[Any],
         flush: Callable[[], None],
         threads: Callable[[int | None], int],
     ) -> None:
         self._schema = derived.store.layout.schema
         self._derived, self._store, self._reader = derived, derived.store, derived.reader
-        self._access, self._building, self._flush, self._threads = access, building, flush, threads
+        self._access, self._copying, self._flush, self._threads = access, copying, flush, threads
 
     def __getitem__(self, path: str) -> Column:
         try:
@@ -129,10 +129,10 @@ class Columns(OfBuffer, Mapping[str, Column]):
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         DiskFullError, OSError
-            The disk is full, or fails. The column is there still, or it is gone and the next opening gives its space back.
+            The disk is full, or fails. The column is there still.
         """
         self._access.must_write_columns("columns.remove()")  # first: a fork has the lock of snapshots as it was
-        with self._building, self._store.lock:
+        with self._copying, self._store.lock:
             self._access.write_columns("columns.remove()")
             self._derived.remove(name)
 

@@ -52,16 +52,18 @@ class Progress:
     def note(self, position: EpochPosition) -> None:
         """Note a position before which everything is written, and sync that first."""
         self._flush()
-        self._files.replace_contents(self._name, self._contents(position))
+        with self._store.writing():
+            self._files.replace_contents(self._name, self._contents(position))
 
     def _contents(self, position: EpochPosition) -> bytes:
         return json.dumps({"out": self._columns, "removals": self._store.layout.removals, **vars(position)}).encode()
 
     def remove(self) -> None:
         """Forget it, for good: another function's values would pass for what is written next."""
-        if self._files.exists(self._name):
-            self._files.remove(self._name)
-            self._files.sync(self._columns[0])
+        with self._store.writing():
+            if self._files.exists(self._name):
+                self._files.remove(self._name)
+                self._files.sync(self._columns[0])
 
 
 def map_steps(

@@ -40,6 +40,7 @@ COMMANDS = {
     "import": ("diskbuffer.commands.import_:import_", "Make a store of what another program has written."),
     "export": ("diskbuffer.commands.export:export", "Write a store's episodes in another program's format."),
     "marks": ("diskbuffer.commands.marks:marks", "List a store's marks, or remove one."),
+    "remove-writer": ("diskbuffer.commands.remove_writer:remove_writer", "Remove the store of one of several writers."),
 }
 GROUP = "diskbuffer.commands"  # of entry points, each a function of another package: "package.module:function"
 

@@ -34,16 +34,17 @@ Columns = Annotated[
 Options = Annotated[
     list[str] | None, Parameter(help="An option of the format, as NAME=VALUE; may be given several times: see docs/formats.md.")
 ]
+Restart = Annotated[bool, Parameter(help="Begin anew, where a run with other options, or of another source, was not finished.")]
 Quiet = Annotated[bool, Parameter(help="Show no progress.")]
 Json = Annotated[bool, Parameter(help="Print JSON, with all figures.")]
 
 
-def pairs(option: str, texts: Sequence[str] | None, form: str, example: str) -> dict[str, str]:
-    """Read what was given to an option as LEFT=RIGHT, once or several times."""
+def pairs(option: str, texts: Sequence[str] | None, form: str, example: str, *, empty: bool = False) -> dict[str, str]:
+    """Read what was given to an option as LEFT=RIGHT, once or several times; with `empty`, RIGHT may be nothing."""
     values: dict[str, str] = {}
     for text in texts or ():
-        left, _, right = text.partition("=")
-        if not (left and right):
+        left, found, right = text.partition("=")
+        if not left or not (right or (empty and found)):
             raise InputError(f"--{option} is {form}, such as --{option} {example}, found {text!r}")
         if values.setdefault(left, right) != right:
             raise InputError(f"--{option} is given twice for {left}: {values[left]} and {right}")
@@ -52,7 +53,7 @@ def pairs(option: str, texts: Sequence[str] | None, form: str, example: str) -> 
 
 def format_options(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return options of a format by name. Values that are JSON (30, true, [1, 2]) are read as such, all others are texts."""
-    options: dict[str, Any] = dict(pairs("option", texts, "NAME=VALUE", "fps=30"))
+    options: dict[str, Any] = dict(pairs("option", texts, "NAME=VALUE", "fps=30", empty=True))
     for name, value in options.items():
         try:
             options[name] = json.loads(value)

@@ -20,7 +20,13 @@ def check(path: AnyStore, /, *, repair: bool = False, quiet: Quiet = False, json
     report = verify(path, repair=repair, progress=not quiet and not json)
     if json:
         problems = [
-            {"path": str(problem.path), "column": problem.column, "steps": problem.steps, "what": problem.what}
+            {
+                "path": str(problem.path),
+                "column": problem.column,
+                "steps": problem.steps,
+                "what": problem.what,
+                "is_finished_by_opening": problem.is_finished_by_opening,
+            }
             for problem in report.problems
         ]
         figures = {"ok": report.ok, "repaired": report.repaired, "rows": report.rows, "dropped": report.dropped}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Columns, Quiet, Where, Whole, pairs
+from diskbuffer.commands.arguments import Columns, Quiet, Restart, Where, Whole, pairs
 from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
 
@@ -19,9 +19,10 @@ def copy(
     codec: list[str] | None = None,
     chunk_rows: Whole | None = None,
     frame_stack: Whole | None = None,
+    restart: Restart = False,
     quiet: Quiet = False,
 ) -> int:
-    """Copy a store, whole or in part, beside a training, too. Killed, it goes on where it was when it is called again.
+    """Copy a store, whole or in part, beside a training, too. Killed, or failed, it goes on where it was when it is called again.
 
     Parameters
     ----------
@@ -56,6 +57,7 @@ def copy(
             codec={name: None if its == "auto" else its for name, its in codecs.items()},
             chunk_rows=chunk_rows,
             frame_stack=frame_stack,
+            restart=restart,
             progress=not quiet,
         )
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Columns, Options, Quiet, Where, format_options
+from diskbuffer.commands.arguments import Columns, Options, Quiet, Restart, Where, format_options
 from diskbuffer.commands.output import WELL
 
 
@@ -16,9 +16,10 @@ def export(
     columns: Columns = None,
     allow_loss: list[str] | None = None,
     option: Options = None,
+    restart: Restart = False,
     quiet: Quiet = False,
 ) -> int:
-    """Write a store's episodes in another program's format. Killed, it goes on where it was when it is called again.
+    """Write a store's episodes in another program's format. Killed, or failed, it goes on where it was when it is called again.
 
     Parameters
     ----------
@@ -41,6 +42,7 @@ def export(
             where=where,
             columns=columns,
             allow_loss=allow_loss or (),
+            restart=restart,
             progress=not quiet,
             **format_options(option),
         )

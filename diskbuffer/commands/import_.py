@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Columns, Options, Quiet, Whole, format_options, pairs
+from diskbuffer.commands.arguments import Columns, Options, Quiet, Restart, Whole, format_options, pairs
 from diskbuffer.commands.output import WELL
 
 
@@ -19,9 +19,10 @@ def import_(
     allow_loss: list[str] | None = None,
     trust: bool = False,
     option: Options = None,
+    restart: Restart = False,
     quiet: Quiet = False,
 ) -> int:
-    """Make a store of what another program has written. Killed, it goes on where it was when it is called again.
+    """Make a store of what another program has written. Killed, or failed, it goes on where it was when it is called again.
 
     Parameters
     ----------
@@ -57,6 +58,7 @@ def import_(
             allow_nan=allow_nan,
             allow_loss=allow_loss or (),
             trust=trust,
+            restart=restart,
             progress=not quiet,
             **format_options(option),
         )

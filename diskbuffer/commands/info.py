@@ -36,24 +36,31 @@ def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
     """Show the writers of a directory, and what each has."""
     present = [name for name in writers if is_store(root / name)]
     reports = {name: _report(root / name) for name in present}
-    most = read_info(root).capacity
     code = max((report_damage(one["damage"], one["path"]) for one in reports.values()), default=WELL)
     if json:
-        show_json({"path": str(root), "capacity": most, "writers": reports})
+        show_json({"path": str(root), "writers": reports})
         return code
     rows = [
-        [name, f"{one['steps']:,}", f"{one['episodes']['count']:,}", human_size(one["disk"]["total"]), writer_of(one)]
+        [
+            name,
+            f"{one['steps']:,}",
+            _capacity(one),
+            f"{one['episodes']['count']:,}",
+            human_size(one["disk"]["total"]),
+            writer_of(one),
+        ]
         if "steps" in one
-        else [name, "", "", "", "damaged"]
+        else [name, "", "", "", "", "damaged"]
         for name, one in reports.items()
     ]
-    capacity = "no limit" if most is None else f"{most:,}"
     steps = sum(one.get("steps", 0) for one in reports.values())
-    show(
-        f"{printable(str(root))}: {counted(len(present), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", ""
-    )
-    show(table(["writer", "steps", "episodes", "disk", ""], rows))
+    show(f"{printable(str(root))}: {counted(len(present), 'writer')}, {steps:,} steps to sample", "")
+    show(table(["writer", "steps", "capacity", "episodes", "disk", ""], rows))
     return code
+
+
+def _capacity(report: dict[str, Any]) -> str:
+    return "no limit" if report["capacity"] is None else f"{report['capacity']:,}"
 
 
 def _show(report: dict[str, Any]) -> None:

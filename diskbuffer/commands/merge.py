@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Columns, Quiet, Whole
+from diskbuffer.commands.arguments import Columns, Quiet, Restart, Whole
 from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
 
@@ -12,9 +12,10 @@ def merge(
     columns: Columns = None,
     capacity: Whole | None = None,
     allow_loss: list[str] | None = None,
+    restart: Restart = False,
     quiet: Quiet = False,
 ) -> int:
-    """Write the episodes of several stores to a new one. Killed, it goes on where it was when it is called again.
+    """Write the episodes of several stores to a new one. Killed, or failed, it goes on where it was when it is called again.
 
     Parameters
     ----------
@@ -30,5 +31,5 @@ def merge(
     if len(paths) < 3:
         raise InputError("give two or more stores to merge, and last the path of the new one")
     *stores, new = paths
-    print(run(stores, new, columns=columns, capacity=capacity, allow_loss=allow_loss or (), progress=not quiet))
+    print(run(stores, new, columns=columns, capacity=capacity, allow_loss=allow_loss or (), restart=restart, progress=not quiet))
     return WELL

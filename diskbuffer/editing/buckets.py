@@ -97,7 +97,7 @@ def download(url: str, new: str | os.PathLike[str], *, progress: bool) -> Path:
         raise NotAStoreError(f"there is no store at {url}, or one whose copy was cut short: it has no {_GROUP}")
     sizes = {name: size for name, (size, _) in remote.items()}
     # No run goes on with what another has left: the store in the bucket may be another one by now.
-    with Unfinished(target, {"edit": "download", "run": secrets.token_hex(16)}) as unfinished:
+    with Unfinished(target, {"edit": "download", "run": secrets.token_hex(16)}, restart=True) as unfinished:
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
                 _each(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)

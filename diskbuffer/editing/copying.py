@@ -13,7 +13,7 @@ from typing import Any, Literal
 from diskbuffer import Column, ReplayBuffer
 from diskbuffer.editing.buckets import download, is_url, upload
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
-from diskbuffer.editing.newest import newest_steps
+from diskbuffer.editing.newest import capacity_for, newest_steps
 from diskbuffer.editing.renaming import check_names, renamed, with_names
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
@@ -34,6 +34,7 @@ def copy(
     codec: Mapping[str, str | None] | None = None,
     chunk_rows: int | None = None,
     frame_stack: int | None = None,
+    restart: bool = False,
     progress: bool = True,
 ) -> Path | str:
     """Copy a store, whole or in part; a training may be writing to it.
@@ -55,14 +56,16 @@ def copy(
         Other names for columns, by path: ``{"obs/camera": "obs/wrist"}``. A part of an observation stays one, as it has more rows
         than other columns; flags, rewards and tags have names that every store has. Other options take the names in `store`.
     capacity : int or "all", optional
-        Keep the newest so many steps, or all from now on. As the store's by default; what it has beyond its capacity is not
-        copied where steps are recorded anew.
+        Keep the newest so many steps, or all from now on. As the store's by default, or more where it has more steps than that,
+        as rings do: no step is lost.
     codec : mapping of str to str or None, optional
         How columns are compressed, by path, as `Column` takes it; None has it chosen from the data.
     chunk_rows : int, optional
         Rows that are compressed together, as `ReplayBuffer` takes it.
     frame_stack : int, optional
         Frames in an observation. The steps are those that the store has when it is opened with as many.
+    restart : bool
+        Whether to begin anew, where a copy with other options, or of other steps, was not finished.
     progress : bool
         Whether to show progress.
 
@@ -105,12 +108,14 @@ def copy(
         return _linked(store, path, {"capacity": most} if resized else {})
 
     def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
-        return newest_steps(table, most, info)
+        return table if capacity is None else newest_steps(table, most, info)
 
     with closing(StoreSource(store, where, some_columns(columns), choose=choose, frame_stack=frame_stack)) as source:
         if not len(source.table):
             raise InputError("there is no such episode: nothing would be in the new store")
         check_names(source.contents, names)
+        if most is not None and (needed := capacity_for(source.table, info)) > most:
+            most, resized = needed, True
         changes: dict[str, Any] = {"capacity": most, "segment_rows": None} if resized else {}
         changes |= {} if chunk_rows is None else {"chunk_rows": chunk_rows}
         like = NewStore.like(source)
@@ -118,7 +123,7 @@ def copy(
             columns=renamed(_recoded(like.columns, codec or {}), names), derived=renamed(like.derived, names), **changes
         )
         episodes = (with_names(episode, names) for episode in source.episodes())
-        return made.write(path, {"edit": "copy", "rename": names}, [source], episodes, progress)
+        return made.write(path, {"edit": "copy", "rename": names}, [source], episodes, restart=restart, progress=progress)
 
 
 def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path:
@@ -127,7 +132,7 @@ def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path
         if not resize:
             return buffer.copies.snapshot(path)
         # No run goes on with what another has left: it may be older, and is made in a moment.
-        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}) as unfinished:
+        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}, restart=True) as unfinished:
             buffer.copies.snapshot(unfinished.place)
             with ReplayBuffer(unfinished.place, mode="r+") as made:
                 made.resize(resize["capacity"])

@@ -25,6 +25,7 @@ def merge(
     columns: Collection[str] | None = None,
     capacity: int | None = None,
     allow_loss: Collection[str] = (),
+    restart: bool = False,
     progress: bool = True,
 ) -> Path:
     """Write the episodes of several stores to a new one, those of the first store first. The stores stay as they are.
@@ -46,6 +47,8 @@ def merge(
     allow_loss : collection of str
         What to go on without, where stores differ in it: "derived" (columns written later that not all of them have),
         "environment", "metadata".
+    restart : bool
+        Whether to begin anew, where a run with other options, or of other steps, was not finished.
     progress : bool
         Whether to show progress.
 
@@ -91,7 +94,7 @@ def merge(
             tags=tuple(dict.fromkeys(tag for one in alike for tag in one.options["tags"])),
         )
         episodes = (episode for source in sources for episode in source.episodes())
-        return merged.write(path, {"edit": "merge"}, sources, episodes, progress)
+        return merged.write(path, {"edit": "merge"}, sources, episodes, restart=restart, progress=progress)
 
 
 def _refuse_others(name: str, source: StoreSource, other_name: str, other: StoreSource) -> None:

@@ -66,7 +66,14 @@ class NewStore:
             fill(appender, episodes, report)
 
     def write(
-        self, path: Path, what: Mapping[str, Any], sources: Sequence[StoreSource], episodes: Iterable[EpisodeData], progress: bool
+        self,
+        path: Path,
+        what: Mapping[str, Any],
+        sources: Sequence[StoreSource],
+        episodes: Iterable[EpisodeData],
+        *,
+        restart: bool,
+        progress: bool,
     ) -> Path:
         """Make it beside a path, and move it there; return the path.
 
@@ -76,7 +83,7 @@ class NewStore:
         self.check()
         task = {**what, "of": [source.fingerprint() for source in sources], "store": self.describe()}
         steps = sum(int(source.table.length.sum()) for source in sources)
-        with Unfinished(path, task) as unfinished:
+        with Unfinished(path, task, restart=restart, is_synced=True) as unfinished:
             with progress_bar(steps, 0, progress, "steps") as shown:
                 self.make(unfinished.place, episodes, shown.update)
             for source in sources:

@@ -22,7 +22,7 @@ def newest_steps(table: EpisodeTable, capacity: int | None, info: StoreInfo) -> 
     if capacity is None:
         return table
     streams, envs = info.streams, np.arange(info.n_envs)
-    counts = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
+    counts = _counts(table, info)
     kept = np.minimum(counts, capacity // info.n_envs) if info.capacity_each else _share(counts, capacity)
     lengths, starts = table.length.copy(), table.start.copy()
     for env in envs.tolist():
@@ -33,6 +33,16 @@ def newest_steps(table: EpisodeTable, capacity: int | None, info: StoreInfo) -> 
     starts += (table.length - lengths) * streams
     whole = table.whole & (lengths == table.length)
     return replace(table, start=starts, length=lengths, whole=whole).select(lengths > 0)
+
+
+def capacity_for(table: EpisodeTable, info: StoreInfo) -> int:
+    """Return the least capacity with which a store like another keeps all steps of some episodes."""
+    counts = _counts(table, info)
+    return int(info.n_envs * counts.max() if info.capacity_each else counts.sum())
+
+
+def _counts(table: EpisodeTable, info: StoreInfo) -> Int64:
+    return np.array([int(table.length[table.stream == env].sum()) for env in range(info.n_envs)], np.int64)
 
 
 def _share(counts: Int64, capacity: int) -> Int64:

@@ -13,7 +13,7 @@ from diskbuffer.episode_table.conditions import parse
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.episode_columns import list_episodes, row_of, sum_rewards, when_they_ended
-from diskbuffer.schema.endings import RUNNING
+from diskbuffer.schema.endings import RUNNING, TERMINATED, TRUNCATED
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -115,6 +115,14 @@ class EpisodeTable:
         rows = self.argsort()
         over = rows[self.ending[rows] != RUNNING]
         return int(over[-1] if len(over) else rows[-1])
+
+    def finished(self) -> npt.NDArray[np.bool_]:
+        """Return which episodes tell how good and how long one is, (n,): whole ones that terminated or were truncated.
+
+        One that is cut off mostly is what a kill left; where all are, as nobody gave flags, those count that are over.
+        """
+        ended = np.isin(self.ending, (TERMINATED, TRUNCATED))
+        return self.whole & (ended if ended.any() else self.ending != RUNNING)
 
     def find(self, episode: int) -> int:
         """Return the row of an episode by its id; an InputError where there is none."""

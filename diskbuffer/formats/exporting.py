@@ -25,13 +25,14 @@ def export(
     where: str | None = None,
     columns: Collection[str] | None = None,
     allow_loss: Collection[str] = (),
+    restart: bool = False,
     progress: bool = True,
     **options: Any,
 ) -> Path:
     """Write the episodes of a store in another program's format.
 
-    It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed is finished by
-    the same call, as long as the same episodes are there, with the same values; if they are others by now, it begins anew.
+    It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed, or failed, is
+    finished by the same call, as long as the same episodes are there, with the same values; after a power loss it begins anew.
 
     Parameters
     ----------
@@ -47,6 +48,8 @@ def export(
         Which columns, by path; all by default. Flags are always part of it.
     allow_loss : collection of str
         Losses to put up with: what the store has and the format cannot hold is an error that names it, otherwise.
+    restart : bool
+        Whether to begin anew, where a run with other options, or of other episodes, was not finished.
     progress : bool
         Whether to show progress.
     **options
@@ -86,7 +89,7 @@ def export(
             "options": as_texts(options),
             "source": source.fingerprint(),
         }
-        with Unfinished(target, task) as unfinished:
+        with Unfinished(target, task, restart=restart) as unfinished:
             with (
                 closing(target_format.write(unfinished.place, contents, **options)) as writer,
                 progress_bar(contents.steps, 0, progress, "steps") as shown,

@@ -32,13 +32,14 @@ def import_(
     allow_nan: bool = False,
     allow_loss: Collection[str] = (),
     trust: bool = False,
+    restart: bool = False,
     progress: bool = True,
     **options: Any,
 ) -> Path:
     """Make a store of what another program has written.
 
-    It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed is finished by
-    the same call: steps that it has added are not added again. If the source is another by then, it begins anew.
+    It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed, or failed, is
+    finished by the same call, as long as the source is the same: steps that it has added are not added again.
 
     Parameters
     ----------
@@ -61,6 +62,8 @@ def import_(
         Losses to put up with: what the source has and a store cannot hold is an error that names it, otherwise.
     trust : bool
         Whether to read pickles, which can run any code: only from those whom you trust.
+    restart : bool
+        Whether to begin anew, where a run with other options, or of another source, was not finished.
     progress : bool
         Whether to show progress.
     **options
@@ -105,7 +108,7 @@ def import_(
         if transforms:
             settings["transforms"] = {path: _texts(transforms[path]) for path in sorted(transforms)}
         task = {"import": format, "source": begun_with, "options": as_texts(options), **settings}
-        with Unfinished(store, task) as unfinished:
+        with Unfinished(store, task, restart=restart, is_synced=True) as unfinished:
             with (
                 Appender(
                     unfinished.place,

@@ -103,3 +103,10 @@ def column_of(rows: Rows, path: Path, name: str) -> Column:
         return Column(tuple(rows.shape[1:]), rows.dtype)
     except SchemaError as error:
         raise SourceError(f"{path}: {name} cannot be a column: {error}") from None
+
+
+def without_nan(flags: npt.NDArray[Any], where: str, first: int = 0) -> npt.NDArray[Any]:
+    """Return flags, (n,), of the rows from `first` on; a SourceError where one is NaN, which would count as true."""
+    if flags.dtype.kind == "f" and (wrong := np.flatnonzero(np.isnan(flags))).size:
+        raise SourceError(f"{where} should be a number or a truth value in each row, found NaN in row {first + wrong[0]:,}")
+    return flags

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from diskbuffer.errors import DiskBufferError, InputError, LockedError
+from diskbuffer.errors import InputError, LockedError
 from diskbuffer.formats.fingerprint import SUFFIX
 from diskbuffer.formats.json_files import write_json
-from diskbuffer.plugin import local_path
+from diskbuffer.plugin import boot_id, either, local_path
 
 _TASK = "task.json"
 
@@ -23,21 +23,25 @@ class Unfinished:
     """A place in which something is made, by a process that may be killed and run again.
 
     It is a hidden directory beside the target, `.NAME.unfinished`. It has the task that it is for, a lock, and `place`, which
-    is moved to the target by `finish`, whole. It stays after a kill, and after what a kill is like: a full disk, a Ctrl-C.
-    After an error of diskbuffer's own, of the source or of an option, it is removed.
+    is moved to the target by `finish`, whole. It stays whatever ends the run, an error, too: another run goes on with it, and
+    only `restart` removes it.
 
     Parameters
     ----------
     target : path-like
         There must be nothing, or an empty directory.
     task : mapping
-        What is done, and with what, as JSON: a run goes on with what an earlier one has left where it is the same, and begins
-        anew where it is not.
+        What is done, and with what, as JSON: a run goes on with what an earlier one has left where it is the same.
+    restart : bool
+        Whether to begin anew, whatever an earlier run has left.
+    is_synced : bool
+        Whether what is made keeps by itself what it counts as made, as a store does. If not, an earlier run's counts for nothing
+        once the machine was started again, or where a file is shorter than that run has left it.
 
     Raises
     ------
     InputError
-        There is something at the target.
+        There is something at the target, or an earlier run has left what is of another task.
     LockedError
         Another process is at it.
 
@@ -47,11 +51,13 @@ class Unfinished:
         Where to make it. What an earlier run with the same task has left is there.
     """
 
-    def __init__(self, target: str | os.PathLike[str], task: Mapping[str, Any]) -> None:
+    def __init__(
+        self, target: str | os.PathLike[str], task: Mapping[str, Any], *, restart: bool = False, is_synced: bool = False
+    ) -> None:
         self.target = local_path(target)
         self._directory = self.target.parent / f".{self.target.name}{SUFFIX}"
         self.place = self._directory / "data"
-        self._task = json.loads(json.dumps(task))
+        self._task, self._anew, self._is_synced = json.loads(json.dumps(task)), restart, is_synced
 
     def __enter__(self) -> Self:
         if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
@@ -70,9 +76,22 @@ class Unfinished:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(f"another process is making {self.target}; wait for it, or stop it") from None
-        if _read(self._directory / _TASK) != self._task:
+        left = _read(self._directory / _TASK)
+        if left is not None and left["task"] != self._task and not self._anew and self.place.exists():
+            raise InputError(
+                f"{self._directory} has what a run with other options, or of something else by now, has made of {self.target}: "
+                f"repeat that run, which goes on, or begin anew: {either('restart=True', '--restart')}"
+            )
+        now = {"task": self._task, "boot": boot_id(), "sizes": {}}
+        if self._anew or left is None or left["task"] != self._task or not (self._is_synced or self._is_whole(left)):
             self._restart()
-            write_json(self._directory / _TASK, self._task)
+        write_json(self._directory / _TASK, now)
+
+    def _is_whole(self, left: Mapping[str, Any]) -> bool:
+        """Return whether everything is there that an earlier run had written when it ended."""
+        if left["boot"] != boot_id():
+            return False
+        return all(_size(self.place / name) >= size for name, size in left["sizes"].items())
 
     def _restart(self) -> None:
         """Remove what an earlier run has left."""
@@ -95,10 +114,25 @@ class Unfinished:
         shutil.rmtree(self._directory, ignore_errors=True)  # the target is there
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Leave what was made for another run, or remove it after an error that another run would not get past."""
-        if isinstance(error, DiskBufferError):
-            shutil.rmtree(self._directory, ignore_errors=True)
-        os.close(self._lock)
+        """Leave what was made for another run, and note how large it is; nothing, where nothing was made."""
+        try:
+            if not self.place.exists():
+                shutil.rmtree(self._directory, ignore_errors=True)
+            elif not self._is_synced and kind is not None:
+                files = [path for path in self.place.rglob("*") if path.is_file()] if self.place.is_dir() else [self.place]
+                sizes = {os.path.relpath(path, self.place): path.stat().st_size for path in files}
+                write_json(self._directory / _TASK, {"task": self._task, "boot": boot_id(), "sizes": sizes})
+        except OSError:  # such as of a disk that is full: then it is not known
+            self._restart()
+        finally:
+            os.close(self._lock)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 def _is_empty(path: Path) -> bool:
@@ -106,10 +140,11 @@ def _is_empty(path: Path) -> bool:
 
 
 def _read(path: Path) -> Any:
-    """Return the task that was written; None where there is none, or it is damaged."""
+    """Return what was noted of an earlier run; None where there is none, or it is damaged."""
     try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        left = json.loads(path.read_text())
+        return left if left.keys() == {"task", "boot", "sizes"} else None
+    except (FileNotFoundError, ValueError, AttributeError):
         return None
 
 

@@ -36,7 +36,8 @@ def refuse_links(path: Path) -> None:
     """Raise a SourceError where a directory holds, at any depth, anything that is neither a file nor a directory.
 
     Readers open what is in a data set by name, some of them in C. With a link a stranger's data set could have them read a file
-    of the user's, and with a pipe wait for ever. `path` itself is the user's, and may be a link.
+    of the user's, and with a pipe wait for ever. `path` itself is the user's, and may be a link. Links of a Hugging Face cache
+    are followed, from a snapshot to its files.
     """
     left = [str(path)]
     try:
@@ -72,14 +73,23 @@ def is_file_beside(directory: Path, *names: str) -> bool:
             return False
         if not stat.S_ISDIR(mode):
             _refuse_special(str(path), mode)
-    return stat.S_ISREG(mode)
+    return not stat.S_ISDIR(mode)
 
 
 def _refuse_special(path: str, mode: int) -> None:
     if stat.S_ISLNK(mode):
+        if _is_of_a_cache(Path(path)):
+            return
         raise SourceError(f"{path} is a link, and links in data sets are not followed; copy the data set with `cp -rL`")
     if not stat.S_ISREG(mode):
         raise SourceError(f"{path} is neither a file nor a directory, and a data set has nothing else; remove it")
+
+
+def _is_of_a_cache(link: Path) -> bool:
+    """Return whether a link is as a Hugging Face cache has them: from CACHE/snapshots/REVISION/... to a file in CACHE/blobs."""
+    file, place = Path(os.path.realpath(link)), Path(os.path.realpath(link.parent))
+    snapshots = file.parent.parent / "snapshots"
+    return file.parent.name == "blobs" and file.is_file() and snapshots in place.parents
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import distribution
 from diskbuffer.inspect.findings import Finding, of_episodes, of_values
-from diskbuffer.plugin import KEPT, RUNNING, Reader, counted, integer, is_observation
+from diskbuffer.plugin import KEPT, Reader, counted, integer, is_observation
 
 Array = npt.NDArray[Any]
 
@@ -44,8 +44,8 @@ def statistics(reader: Reader, *, most_rows: int = MOST_ROWS, seed: int = 0) -> 
     size, blocks = _blocks(reader, newest + 1 - firsts, most_rows, integer("seed", seed, 0, most=None))
     values, adjacent, rows, steps, damaged = _read(reader, firsts, newest, blocks, size)
     table = reader.episodes()
-    over = table.whole & (table.ending != RUNNING)
-    returns = table.returns[over]
+    finished = table.finished()
+    returns = table.returns[finished]
     findings = [*of_episodes(table.ending, steps), *of_values(values, adjacent)]
     if damaged:
         text = f"{counted(damaged, 'row')} beside damage could not be read: run diskbuffer check"
@@ -53,7 +53,7 @@ def statistics(reader: Reader, *, most_rows: int = MOST_ROWS, seed: int = 0) -> 
     return {
         "looked_at": {"rows": rows, "steps": steps, "of_rows": int((newest + 1 - firsts).sum()), "seed": seed},
         "columns": {path: distribution(each) for path, each in values.items()},
-        "lengths": distribution(table.length[over]),
+        "lengths": distribution(table.length[finished]),
         "returns": distribution(returns[~np.isnan(returns)]),
         "endings": {str(name): int(n) for name, n in zip(*np.unique(table.ending, return_counts=True), strict=True)},
         "findings": [dataclasses.asdict(finding) for finding in findings],

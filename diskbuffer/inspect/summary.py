@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column
-from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, StoreInfo, StoreUsage, counted, human_size
+from diskbuffer.plugin import EpisodeTable, Reader, StoreInfo, StoreUsage, counted, human_size
 
 _LEFT = {
     "clean": "closed",
@@ -35,14 +35,14 @@ def summary(reader: Reader) -> dict[str, Any]:
           "power loss"
         - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``frame_stack``, ``padding``,
           ``autoreset``; ``streams``: ``steps`` and ``added`` of each; ``segments``: ``rows`` of each, ``used``, ``sealed``
-        - ``episodes``: ``count``, ``endings``, ``over`` (whole ones that are over), and of these ``returns`` and ``lengths``,
-          each ``mean``, ``min``, ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each;
-          ``marks``: names
+        - ``episodes``: ``count``, ``endings``, ``finished`` (those of `EpisodeTable.finished`), and of these ``returns`` and
+          ``lengths``, each ``mean``, ``min``, ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of
+          each; ``marks``: names
         - ``columns``: each ``name``, ``dtype``, ``shape``, ``kind`` ("packed", "flat" or "derived"), ``codec``, ``transforms``
           ("greyscale,resize:84x84", what pictures became before they were stored, or None), ``raw_bytes``, ``disk_bytes``,
           ``ratio``
         - ``disk``: bytes of ``columns``, ``tail``, ``table``, ``marks`` (what they do not share with the store), ``total``,
-          ``raw``; and ``ratio``
+          ``raw``; and ``ratio``, of the total: a column's own is that of its files alone
         - ``environment``, ``metadata``
     """
     info, usage, episodes = reader.info, reader.usage(), reader.episodes()
@@ -116,7 +116,7 @@ def number(value: float) -> str:
 def _disk(disk: dict[str, Any]) -> str:
     parts = {"tail": "newest rows", "table": "bookkeeping", "marks": "marks"}
     others = [f"{human_size(disk[part])} of {what}" for part, what in parts.items() if disk[part]]
-    ratio = "" if not disk["ratio"] else f" for {human_size(disk['raw'])} of rows ({disk['ratio']:.3g} to 1)"
+    ratio = "" if not disk["ratio"] else f" for {human_size(disk['raw'])} of rows"
     return f"{human_size(disk['total'])}{ratio}{'; ' if others else ''}{', '.join(others)}"
 
 
@@ -141,15 +141,15 @@ def _description(info: StoreInfo) -> dict[str, Any]:
 
 
 def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
-    """Return how many episodes there are, how they ended, and how long and how good those are that are over, and whole."""
-    over = episodes.select(episodes.whole & (episodes.ending != RUNNING))
-    newest = over.argsort()[-NEWEST:]
+    """Return how many episodes there are, how they ended, and how long and how good those are that finished."""
+    finished = episodes.select(episodes.finished())
+    newest = finished.argsort()[-NEWEST:]
     return {
         "count": len(episodes),
-        "over": len(over),
+        "finished": len(finished),
         "endings": dict(sorted(Counter(episodes.ending.tolist()).items())),
-        "returns": _figures(over.returns, newest),
-        "lengths": _figures(over.length.astype(np.float64), newest),
+        "returns": _figures(finished.returns, newest),
+        "lengths": _figures(finished.length.astype(np.float64), newest),
     }
 
 

@@ -89,7 +89,6 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         cbool has_rows_to_come(int64_t environment)
         cbool is_committed()
         cbool cut_off(int64_t stream)
-        cbool took_reset(int64_t stream)
         void put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, cbool newest_frame_only)
         void forget()
         int64_t done, recorded, cut_offs
@@ -463,10 +462,6 @@ cdef class BlockRecorder:
     def cut_off(self, int64_t stream):
         """End the running episode of a stream, if there is one, and have its next step start one; return whether there was one."""
         return self.recorder.get().cut_off(stream)
-
-    def took_reset(self, int64_t stream):
-        """Return whether the last that came of a stream was a reset, or a cut-off, after the end of its newest episode."""
-        return self.recorder.get().took_reset(stream)
 
     def put_newest_stack(self, int64_t column, int64_t stream, stack, bint newest_frame_only):
         """Say what the newest stack of a stream is, as it is stored, (bytes,) uint8; or only its newest frame."""

@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.errors import DiskBufferError, InputError
+from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Closing:
     ----------
     closed : bool
         Whether it was closed, or is being closed.
+    copying : lock
+        Held while a copy is made: nothing goes meanwhile, and the buffer is not closed.
     reader, multi_writer, log, limiter
         As far as they were opened.
     """
@@ -37,6 +40,7 @@ class Closing:
     def __init__(self, store: Store) -> None:
         self._store, self._process = store, os.getpid()
         self.closed = False
+        self.copying = forks.new_lock(reentrant=True)
         self.reader: BatchReader | None = None
         self.multi_writer: MultiWriterStore | None = None
         self.log: StreamLog | None = None
@@ -54,12 +58,13 @@ class Closing:
         A Ctrl-C meanwhile is put off until that is done: who closes once more would find it closed, and not given back.
         """
         if not self.closed:
-            refuse_within_a_call(self._store, "close")
-        with Uninterrupted():
+            refuse_within_a_call(self._store, "close", self.copying)
+        with self.copying, Uninterrupted():
             with self._store.lock:
                 if self.closed:
                     return
                 self.closed = True
+                self._store.begin_closing()
             with contextlib.ExitStack() as last_first:
                 last_first.callback(self._release)
                 if self._process == os.getpid():  # of a fork, the store and its lock are the other's
@@ -105,9 +110,9 @@ class Closing:
                 warnings.warn(f"{root}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
 
 
-def refuse_within_a_call(store: Store, name: str) -> None:
+def refuse_within_a_call(store: Store, name: str, copying: Any = None) -> None:
     """Raise an InputError where this thread is in another call already, as in a signal's handler, and would wait for it."""
-    if store.holds_lock():
+    if store.holds_lock() or (copying is not None and copying._is_owned()):
         raise InputError(
             f"{name}() was called within another call of the same thread, as by a signal's handler, and would wait for that for "
             "ever; have the handler set a flag, or raise, and call it between two steps"

@@ -19,7 +19,7 @@ def figures_of(store: Store, reader: BatchReader, access: Access) -> dict[str, A
         figures: dict[str, Any] = {
             "steps": len(index),
             "added": index.added(),
-            "capacity": layout.capacity,
+            "capacity": store.capacity,
             "episodes": index.count_episodes(),
             "cut_off": 0 if recorder is None else recorder.cut_offs.total,
             "n_envs": layout.n_envs,

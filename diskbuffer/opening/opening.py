@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from diskbuffer.arguments.inputs import seconds_of
 from diskbuffer.arguments.wording import either
 from diskbuffer.errors import InputError, LockedError, NotAStoreError
 from diskbuffer.index.index import Index
@@ -26,12 +28,12 @@ from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
 from diskbuffer.store.system.writer_lock import is_held
 from diskbuffer.writers import marks as multi_writer_marks
-from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, read_description
+from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, is_begun, read_description
 from diskbuffer.writers.joining import join_writers
 from diskbuffer.writers.learner_lock import COLUMNS
-from diskbuffer.writers.retention import in_turn
 from diskbuffer.writers.store import MultiWriterStore
 
+_LOOKS = 0.05  # seconds after which one who waits looks again
 ANY = "*"  # in the name of a writer: the first number whose store nobody writes to
 
 
@@ -60,19 +62,49 @@ class Opened:
     was_of_another: bool = False
 
 
-def open_place(place: Path, options: RequestedOptions, mode: str, mark: str | None, writer: str | None) -> Opened:
+def open_place(
+    place: Path, options: RequestedOptions, mode: str, mark: str | None, writer: str | None, wait: float | None = None
+) -> Opened:
     """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
+    seconds = 0.0 if wait is None else seconds_of("wait", wait, none="no wait")
+    if wait is not None and mode != "r":
+        raise InputError(f"wait= waits for what others make, to read it with mode='r', found mode={mode!r}; leave wait= out")
     if isinstance(writer, str) and writer.count(ANY) == 1:
         return _open_free(place, writer, options, mode, mark)
+    if mode == "r":
+        _wait_for(place, None if writer is None else check_name(writer), time.monotonic() + seconds)
     if writer is not None:
         place, options = join_writers(place, check_name(writer), options, mode)
         files = Files(place)
-        return Opened(place, in_turn(lambda: _open_store(files, options, mode, mark)), None, options)
+        return Opened(place, _open_store(files, options, mode, mark), None, options)
     files = Files(place)
     if has_writers(files):
         multi_writer = _open_all(files, mode, mark)
         return Opened(place, cast(Store, multi_writer), multi_writer, options)  # it has the same face, for all that reads
     return Opened(place, _open_store(files, options, mode, mark), None, options)
+
+
+def _wait_for(place: Path, writer: str | None, until: float) -> None:
+    """Wait until there is something to read; a NotAStoreError where nothing is by then, at once where something else is."""
+    while not _is_readable(place) or (writer is not None and has_writers(Files(place)) and not is_there(place / writer)):
+        if time.monotonic() >= until:
+            if _is_readable(place):
+                return  # of a writer that is not there, `join_writers` tells
+            waits = either("ReplayBuffer(..., mode='r', wait=60) waits for actors that are only starting", "")
+            raise NotAStoreError(f"there is no store at {place}, where nothing is yet", advice=waits)
+        time.sleep(_LOOKS)
+
+
+def _is_readable(place: Path) -> bool:
+    """Return whether there is a store, or several writers'; a NotAStoreError where there is something else."""
+    try:
+        return is_there(place)
+    except NotAStoreError:
+        if is_begun(Files(place)):
+            return False
+        if has_writers(Files(place)):  # by now
+            return True
+        raise
 
 
 def _open_free(root: Path, pattern: str, options: RequestedOptions, mode: str, mark: str | None) -> Opened:
@@ -114,7 +146,10 @@ def join_limiter(
 
 
 def _number_of(root: Files, writer: str) -> int:
-    return [entry.name for entry in read_description(root).writers].index(writer)
+    description = read_description(root)
+    entry = description.find(writer)
+    assert entry is not None
+    return description.writers.index(entry)
 
 
 def _open_all(files: Files, mode: str, mark: str | None) -> MultiWriterStore:
@@ -150,10 +185,8 @@ def _open_store(files: Files, options: RequestedOptions, mode: str, mark: str | 
         raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")
     if not exists:
         if mode in ("r", "r+") or mark is not None:
-            raise NotAStoreError(
-                f"there is no store at {path}"
-                + (either("; mode 'a' would create one", "") if mark is None else ", and no mark of it")
-            )
+            create = either("; mode 'a' would create one", "") if mode == "r+" else ""
+            raise NotAStoreError(f"there is no store at {path}{create if mark is None else ', and no mark of it'}")
         layout = options.layout()
         refuse_too_many(path, layout)
         lock = directory.create(path, layout)

@@ -125,7 +125,7 @@ def writers_of(place: str | os.PathLike[str]) -> dict[str, int] | None:
     None where the directory has one store, or something else. A writer that has just come may have no store yet.
     """
     files = Files(local_path(place))
-    return {entry.name: entry.streams for entry in read_description(files).writers} if has_writers(files) else None
+    return {entry.name: entry.streams for entry in read_description(files).present} if has_writers(files) else None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from diskbuffer.schema.schema import (
     unescape_key,
 )
 from diskbuffer.store.building import is_there as is_store
+from diskbuffer.store.system.files import boot_id
 
 if typing.TYPE_CHECKING:
     from diskbuffer.arguments.inputs import as_array, device_of, seconds_of, step_ids
@@ -46,7 +47,6 @@ if typing.TYPE_CHECKING:
     from diskbuffer.native.transforms import interleave
     from diskbuffer.options import refuse_unknown
     from diskbuffer.plugin.appender import Appender
-    from diskbuffer.plugin.progress import rows_taken
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform, copied_to, transform_of
@@ -83,6 +83,7 @@ __all__ = [
     "Writer",
     "as_array",
     "as_numbers",
+    "boot_id",
     "copied_to",
     "counted",
     "describe_spaces",
@@ -111,7 +112,6 @@ __all__ = [
     "read_info",
     "refuse_unknown",
     "require",
-    "rows_taken",
     "seconds_of",
     "shown",
     "step_ids",
@@ -126,7 +126,6 @@ _LATER = {
     "interleave": "diskbuffer.native.transforms",
     "power": "diskbuffer.native.sampling",
     "SharedStore": "diskbuffer.plugin.shared_store",
-    "rows_taken": "diskbuffer.plugin.progress",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",

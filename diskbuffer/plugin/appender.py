@@ -71,7 +71,7 @@ class Appender:
         tags: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        settings = ({} if like is None else like.options()) | options
+        settings = {"autoreset": "disabled"} | ({} if like is None else like.options()) | options
         self._derived = {} if like is None else {path: like.columns[path] for path in sorted(like.derived - {"tag"})}
         self._derived = self._derived if derived is None else dict(derived)
         ReplayBuffer(place, **settings).close()  # which also opens the one that was begun

@@ -122,7 +122,7 @@ class SharedStore:
             before.close()
         options = self._options | dict(how)
         if options.get("segment_rows") is None and "columns" in options and not is_there(self.path):
-            options["segment_rows"] = self._segment_rows(options)
+            options["segment_rows"] = self.least_segment_rows(options)
         try:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
@@ -131,8 +131,7 @@ class SharedStore:
                 thread.join(_PATIENCE)
             return ReplayBuffer(self.path, **options)
 
-    @staticmethod
-    def _segment_rows(how: Mapping[str, Any]) -> int:
+    def least_segment_rows(self, how: Mapping[str, Any]) -> int:
         """Choose larger segments for small steps than a store has: old steps are in no place of a ring, so never drawn."""
         ring = how.get("capacity"), how.get("n_envs") or 1, how["columns"]
         return max(segment_rows_of(*ring), worth_files(*ring[1:]), worth_a_ring(*ring))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, NoReturn
@@ -19,7 +18,7 @@ from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.final_obs import FinalObservations
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.stream_log import StreamLog
-from diskbuffer.recording.values import flags, refuse_nonfinite
+from diskbuffer.recording.values import flags, refuse_nonfinite, shape_of
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema.schema import CHECKSUM, Schema
 from diskbuffer.store.format.layout import NEXT_STEP, SAME_STEP, Layout
@@ -44,9 +43,6 @@ class Recorder:
         Prepared up to date with every row.
     newest : callable
         ``newest(path, only)`` returns the stack (streams, frame_stack, ...) that each stream ends with, or `only` that one.
-    declared : str, optional
-        The autoreset mode that the caller gave. Without it, in a new store, the first step that is left out as a reset step is
-        warned of.
 
     Attributes
     ----------
@@ -55,11 +51,10 @@ class Recorder:
         How many episodes ended without a flag.
     """
 
-    def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array], declared: str | None) -> None:
+    def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
         self._layout, self._schema, self.log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
         self.cut_offs, self._added_before = CutOffs(), log.added
         self._environments = layout.streams
-        self._resets_are_assumed = declared is None and layout.autoreset == NEXT_STEP and not log.added
         pictures = Pictures(self._schema, layout.streams)
         self._pictures = pictures if pictures else None
         self._blocks = Blocks(self._schema, layout.frame_stack)
@@ -95,7 +90,7 @@ class Recorder:
         values = self._blocks.of_step(obs, next_obs, step, more)
         code = self._add(values, episode_starts)
         while code <= MISFIT:
-            values = self._fit(values, MISFIT - code, self._axes)
+            values = self._fit_step(values, MISFIT - code)
             code = self._add(values, episode_starts)
         return code
 
@@ -122,6 +117,17 @@ class Recorder:
                     self._take_stock()
             raise
 
+    def _fit_step(self, values: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+        """Have a value of a single step converted; of fewer environments, the error says who takes them."""
+        try:
+            return self._fit(values, number, self._axes)
+        except InputError as error:
+            if error.advice or number >= len(values) or not 0 < next(iter(shape_of(values[number])), 0) < self._environments:
+                raise
+            raise error.advising(
+                f"add takes a step of all {self._environments} environments at once; extend(..., env=N) takes steps of one"
+            ) from None
+
     def _fit(self, values: tuple[Any, ...], number: int, axes: Axes) -> tuple[Any, ...]:
         """Convert the value that native code did not take, by its number."""
         slots = self._blocks.slots
@@ -139,6 +145,9 @@ class Recorder:
             refuse_nonfinite(Slot(path, is_after).name)
         if kind == DOES_NOT_ROLL:
             whose = f" of environment {env}" if count > 1 or not are_steps else ""
+            newest = self._index.table[first + env]
+            if step == 0 and newest[HEAD] >= 0 and newest[ENDED] and self._layout.autoreset != NEXT_STEP:
+                _refuse_reset(f"{path}{whose}")
             self._refuse_stack(f"{path}{f' of step {step} of the arrays' if are_steps else ''}{whose}")
         stacks = self._newest(path, first if count == 1 else None)
         for stream in range(first, first + count):
@@ -220,18 +229,7 @@ class Recorder:
         if self.log.is_due:
             with Uninterrupted():
                 self.log.evict()
-        if self._resets_are_assumed and code >> 2 < self._environments:
-            self._warn_of_reset()
         return code >> 2
-
-    def _warn_of_reset(self) -> None:
-        self._resets_are_assumed = False
-        warnings.warn(
-            "a step that starts where its environment's episode ended, without reward or flags, was taken for the reset step of "
-            "autoreset='next_step', which is assumed, and was left out. Give autoreset='next_step' if that is right, 'same_step' "
-            "(and add info=) if the step that ends an episode returns the next one's first observation, else 'disabled'",
-            stacklevel=6,
-        )
 
     def _note_rows(self) -> int:
         """Note what was committed, and evict what is too old now; return how many steps that were."""
@@ -274,10 +272,6 @@ class Recorder:
         for stream in streams:
             self.cut_offs.requested += self._native.cut_off(stream)
 
-    def took_reset(self, stream: int) -> bool:
-        """Return whether the last that came of a stream was a reset, or a cut-off, after the end of its newest episode."""
-        return self._native.took_reset(stream)
-
     def clear(self) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""
         table = self._index.table
@@ -313,4 +307,13 @@ def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: Stream
         frame_stack=layout.frame_stack,
         next_step=layout.autoreset == NEXT_STEP,
         fills_zeros=layout.padding == "zeros",
+    )
+
+
+def _refuse_reset(what: str) -> NoReturn:
+    raise StackError(
+        f"{what}: expected the first step of an episode, as the one before had ended, but next_obs is not obs moved on by one "
+        "frame: probably it is the reset of an environment in next-step mode, whose obs is the last one of the episode before. "
+        "That row is no step: leave it out; or give ReplayBuffer autoreset='next_step', which does so; or make the environments "
+        "with autoreset_mode=AutoresetMode.SAME_STEP, and add their final observations"
     )

@@ -4,30 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
-
-
-class Retains(Protocol):
-    """Which segments are old enough to go, in the order in which they became evictable."""
-
-    @property
-    def look_at(self) -> float:
-        """Number of steps added, by all streams, before which none may go."""
-
-    def resize(self, capacity: int | None) -> None:
-        """Go by another capacity from now on."""
-
-    def add(self, stream: int, added: int) -> None:
-        """Note that a stream's oldest segment not noted yet became evictable when `added` of the steps that count had been."""
-
-    def forget(self, stream: int) -> None:
-        """Forget a stream's oldest segment that was noted: it goes."""
-
-    def due(self, added: int, added_to: Callable[[int], int]) -> int | None:
-        """Return a stream whose oldest segment may go, if there is one. It is due until it is forgotten."""
-
-    def oldest(self) -> int | None:
-        """Return the stream whose oldest segment became evictable first, to go in any case; None where none may."""
 
 
 class Retention:
@@ -75,11 +51,6 @@ class Retention:
         """Forget a stream's oldest segment that was noted: it goes."""
         queue = self._queues[stream if self._each else 0]
         del queue[next(n for n, (_, of) in enumerate(queue) if of == stream)]
-
-    def oldest(self) -> int | None:
-        """Return the stream whose oldest segment became evictable first, to go in any case; None where none may."""
-        queues = [queue for queue in self._queues.values() if queue]
-        return min(queues, key=lambda queue: queue[0][0])[0][1] if queues else None
 
     def due(self, added: int, added_to: Callable[[int], int]) -> int | None:
         """Return a stream whose oldest segment may go, if there is one.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from diskbuffer.errors import ClosedError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.recording.retention import Retains, Retention
+from diskbuffer.recording.retention import Retention
 from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
@@ -34,12 +34,11 @@ class StreamLog:
         The positions of the newest rows from which on `note_evictable` is due.
     """
 
-    def __init__(self, store: Store, index: Index, retention: Retains | None = None) -> None:
+    def __init__(self, store: Store, index: Index) -> None:
         self._store, self._index = store, index
         self._streams, self._rows = store.layout.streams, store.layout.segment_rows
         self.sealer = Sealer(store)
-        own = Retention(store.layout.capacity, self._streams, each=store.layout.capacity_each)
-        self.retention: Retains = retention or own
+        self.retention = Retention(store.layout.capacity, self._streams, each=store.layout.capacity_each)
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._closing = False
         self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
@@ -138,16 +137,6 @@ class StreamLog:
                 return
             self._drop_noted(stream)
 
-    def give_up(self, steps: int) -> None:
-        """Evict the oldest segments, as long as there are any that may go and no more than so many steps go with them."""
-        until = len(self._index) - steps
-        while (stream := self.retention.oldest()) is not None:
-            before = len(self._index)
-            self._finish_oldest(stream)
-            self._drop_noted(stream)
-            if 2 * len(self._index) - before < until:  # the next would be too many
-                return
-
     def _finish_oldest(self, stream: int) -> None:
         """Stop all writing to a stream's oldest segment: another thread may still pack its last chunks."""
         if self.writer.segments.has(stream, int(self._index.table[stream, LOW])):
@@ -245,8 +234,7 @@ class StreamLog:
             names = [layout.data_file(path, slot) for slot in unsealed for path in layout.schema]
             written = store.durability.written_files()
             packed = self.writer.guard(heads)
-        for name in names:
-            store.files.sync(name)
+        store.files.sync_all(names)
         store.durability.sync(heads, written)
         with store.lock:
             self.writer.release(packed)
@@ -298,4 +286,3 @@ class StreamLog:
                     self._store.note_closed()
         finally:
             self.writer.close()
-            del self.retention  # which may map what writers share

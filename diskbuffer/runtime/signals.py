@@ -123,6 +123,30 @@ class Uninterrupted:
                 self.handle()
 
 
+class Interruptible(Uninterrupted):
+    """Put signals off but for where `look` is called: for what takes long, and must clean up after a Ctrl-C at any instant."""
+
+    _current: Interruptible | None = None  # of the main thread
+    _outer: Interruptible | None
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self.active:
+            self._outer, Interruptible._current = Interruptible._current, self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self.active:
+            Interruptible._current = self._outer
+        super().__exit__(kind, error, traceback)
+
+
+def look() -> None:
+    """Handle the signals that an `Interruptible` has put off: to be called where what a handler raises does no harm."""
+    current = Interruptible._current
+    if current is not None and current.came and threading.current_thread() is threading.main_thread():
+        current.handle()
+
+
 class PutOff(Uninterrupted):
     """Put signals off from now on until `end`, which must be called where this was made.
 

@@ -269,6 +269,17 @@ class Selection(Population):
         return self._names // len(index.table)
 
 
+def how_to_have_longer_episodes(index: Index, sample: str = "with a smaller length") -> str:
+    """Return what to do where no episode is long enough, as the end of a message; `sample` says how else to sample."""
+    if index.episodes > max(len(index.environments), 0.9 * len(index)):
+        return (
+            f"almost all of the {len(index):,} steps are episodes of their own, as their obs is not the next_obs of the step "
+            "before, unless that one ended. Give TorchRL's storage ndim=2 for flattened batches of several environments, or "
+            "new_episode= to add or extend where an episode goes on with another observation, such as one that is normalised anew"
+        )
+    return f"add more steps, or sample {sample}"
+
+
 def population_of(
     episodes: Any, max_age: float | None = None, age_column: str | None = None, without: str | None = None
 ) -> Population:

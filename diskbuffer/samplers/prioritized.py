@@ -25,6 +25,7 @@ from diskbuffer.native import sampling
 from diskbuffer.native.arrays import address_of
 from diskbuffer.samplers.columns import OpenColumn, Segments
 from diskbuffer.samplers.draws import Draw, Steps
+from diskbuffer.samplers.population import how_to_have_longer_episodes
 from diskbuffer.samplers.sampler import Sampler
 from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
@@ -158,7 +159,7 @@ class Prioritized(Sampler):
         self._catch_up(index)
         if not self._tree.total:
             raise EmptyBufferError(
-                f"no episode has the {self._length} steps of a sequence yet; add more steps, or sample with a smaller length"
+                f"no episode has the {self._length} steps of a sequence yet; {how_to_have_longer_episodes(index)}"
                 if self._sequences
                 else "the buffer holds no complete step yet; add some before sampling"
             )

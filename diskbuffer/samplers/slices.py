@@ -21,7 +21,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.draws import Draw, Rows, Steps
 from diskbuffer.samplers.epochs import Epochs, Samples
-from diskbuffer.samplers.population import population_of
+from diskbuffer.samplers.population import how_to_have_longer_episodes, population_of
 from diskbuffer.samplers.sampler import Sampler, count_steps
 
 Int64 = npt.NDArray[np.int64]
@@ -220,8 +220,8 @@ class Slices(Sampler):
             return EmptyBufferError(self._population.none_left)
         longest = int((every[3] - every[1]).max())
         return EmptyBufferError(
-            f"no episode has the {self._needed} steps of a sequence{self._population.among}, the longest has {longest}; add more "
-            "steps, or sample with a smaller length, or with strict=False"
+            f"no episode has the {self._needed} steps of a sequence{self._population.among}, the longest has {longest}; "
+            + how_to_have_longer_episodes(index, "with a smaller length, or with strict=False")
         )
 
     # Across episodes

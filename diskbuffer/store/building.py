@@ -86,9 +86,14 @@ def _refuse_within_another(root: Path) -> None:
 class _SyncedTogether(Files):
     """Files that nobody can find yet: their order on the disk does not matter, so they are synced once, some at a time."""
 
-    def __init__(self, above: Files, name: str) -> None:
+    def __init__(self, above: Files, name: str, place: Path) -> None:
         super().__init__(above.root / name, within=(above, name))
+        self._place = place
         self._later: dict[str, None] | None = {}
+
+    @property
+    def place(self) -> Path:
+        return self._place
 
     def sync(self, name: str) -> None:
         if self._later is None:
@@ -192,7 +197,7 @@ class Building:
                     break
         else:
             raise NotAStoreError(f"{self._home.root}: a directory that is made there is removed at once, again and again")
-        self.files = _SyncedTogether(self._home, self._hidden)
+        self.files = _SyncedTogether(self._home, self._hidden, self._path)
         self.files.make_directory(SEGMENTS)  # by which it is known to be ours
 
     def _lock(self, name: str) -> bool:

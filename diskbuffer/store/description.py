@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -25,16 +26,19 @@ class Description:
         self._written = True  # whether the files describe the store as it is
 
     def change(self, slots: int, **changes: Any) -> None:
-        """Change fields of the layout; where the disk fails, the layout stays as it was."""
+        """Change fields of the layout: an error means that it stays as it was, on the disk, too."""
         self.replace(dataclasses.replace(self.layout, **changes), slots)
 
     def replace(self, layout: Layout, slots: int) -> None:
-        """Describe the store by another layout."""
+        """Describe the store by another layout. From the group's file on that has happened: its copy may come later."""
         self._written = False
-        self.layout = directory.write_group(self._files, layout, slots)
-        self._written = True
+        self.layout = directory.replace_group(self._files, layout, slots)
+        with contextlib.suppress(OSError):
+            directory.copy_group(self._files)
+            self._written = True
 
     def write_again(self, slots: int) -> None:
-        """Write what is described, where an attempt to change it failed and may have left half of another description."""
+        """Write what is described where that, or its copy, failed the last time."""
         if not self._written:
-            self.replace(self.layout, slots)
+            self.layout = directory.write_group(self._files, self.layout, slots)
+            self._written = True

@@ -25,8 +25,7 @@ from diskbuffer.store.system.writer_lock import WriterLock
 def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     """Return the layout of the store at `root`, and how many slots its arrays have room for.
 
-    As the group's own file describes it, or its copy where that is newer: everything that a description tells of is on the disk
-    before the copy is written, and the copy before the file.
+    As the group's own file describes it, or its copy where that is newer: then an older file was put in the group's place.
     """
     files = files_at(root)
     try:
@@ -40,7 +39,7 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     if not is_copied(files):
         copied = _read_copy(files)
         if copied is not None and copied[0].salt == described[0].salt and copied[0].generation > described[0].generation:
-            return copied  # a crash came between the two
+            return copied
     return described
 
 
@@ -147,20 +146,30 @@ def _holds(files: Files, name: str, metadata: Mapping[str, Any]) -> bool:
 
 
 def write_group(files: Files, layout: Layout, slots: int) -> Layout:
-    """Replace the copy of the group's file, and then that itself; return the layout, its generation larger than all before.
+    """Replace the group's file, and then its copy; return the layout, its generation larger than all before.
 
-    What the layout tells of must be on the disk: where only the copy gets there, opening goes by it.
+    What the layout tells of must be on the disk.
     """
+    layout = replace_group(files, layout, slots)
+    copy_group(files)
+    return layout
+
+
+def replace_group(files: Files, layout: Layout, slots: int) -> Layout:
+    """Replace the group's file, or leave it as it was where the disk fails; return the layout, as `write_group` does."""
     generations = [layout.generation]
     for name in (GROUP, COPY):
         with contextlib.suppress(OSError, ValueError):
             stored, _ = _described(files, name)
             generations += [stored.generation] if stored.salt == layout.salt else []
     layout = dataclasses.replace(layout, generation=max(generations) + 1)
-    contents = zarr_metadata.encode_json(zarr_metadata.root(layout, slots))
-    files.replace_contents(COPY, contents)
-    files.replace_contents(GROUP, contents)
+    files.replace_contents(GROUP, zarr_metadata.encode_json(zarr_metadata.root(layout, slots)))
     return layout
+
+
+def copy_group(files: Files) -> None:
+    """Replace the copy of the group's file."""
+    files.replace_contents(COPY, files.read(GROUP))
 
 
 def damaged_group(root: Path) -> str | None:
@@ -184,14 +193,14 @@ def damaged_group(root: Path) -> str | None:
 
 
 def differing_group(root: Path) -> str | None:
-    """Tell that the group's file and its copy differ, or that the copy is damaged; None where a writer died between the two."""
+    """Tell that the group's file and its copy differ, or that the copy is damaged; None where a writer failed between the two."""
     if is_copied(root):
         return None
     copied, described = _read_copy(root), _described(Files(root), GROUP)
     if copied is None or copied[0].salt != described[0].salt:
         return "the copy from which it could be restored is damaged; repair makes another"
     state = State.read(Files(root), described[0].salt)
-    if copied[0].generation == described[0].generation + 1 and not (state is not None and state.clean):
+    if copied[0].generation < described[0].generation and not (state is not None and state.clean):
         return None
     return f"it differs from its copy in {COPY}; the newer of them counts, and opening for writing, or repair, writes both anew"
 

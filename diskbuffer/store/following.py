@@ -108,8 +108,13 @@ class Following:
             )
 
     def unchanged(self, slots: Int64) -> bool:
-        """Return whether slots hold the rows that were seen in them, and nobody has opened the store for writing since."""
+        """Return whether slots hold the rows that were seen in them, and nobody has opened the store for writing since.
+
+        Nor described it anew, as who clears it does: rows that came after that would count beside those that were cleared.
+        """
         self._refuse_exchanged()
+        if self._described is None or directory.raw_description(self._files.anew()) != self._described[0]:
+            return False
         return session(self._files) == self._session and bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 
     def verify(self, slots: Sequence[int], *, damaged: bool = False) -> None:

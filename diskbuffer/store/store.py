@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Store:
         self.writable = writer_lock is not None
         self.lock = threading.RLock()
         self._writer_lock = writer_lock
-        self._closed = False
+        self._closing = False
         layout, slots = directory.read_metadata(files)
         check_libraries(layout.schema)
         directory.refuse_links(files, layout, slots)
@@ -75,6 +75,11 @@ class Store:
         self.open_ends: dict[int, bool] = {}
         self.free: list[int] = []
         self.find_free()
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps that are kept at least; None where all are."""
+        return self.layout.capacity
 
     @property
     def layout(self) -> Layout:
@@ -129,6 +134,33 @@ class Store:
     def refuse_evicted(self, slots: Sequence[int] | Int64) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that were seen there: a writer knows that itself."""
         self.following.refuse_evicted(slots)
+
+    # Closing, and what may not come after it
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock for a change that a user asks for. All of them pass here, or by `derived`; what closing writes does not.
+
+        Raises
+        ------
+        ClosedError
+            It is being closed, or was: another process may write to it by now.
+        NotAStoreError
+            Another store may be in its place.
+        """
+        with self.lock:
+            self.refuse_closed()
+            self.durability.refuse_to_write_elsewhere()
+            yield
+
+    def begin_closing(self) -> None:
+        """Refuse changes from now on; the lock must be held."""
+        self._closing = True
+
+    def refuse_closed(self) -> None:
+        """Raise a ClosedError where it is being closed, or was; the lock must be held, and as long as it is, that stays so."""
+        if self._closing:
+            raise ClosedError(f"{self.root} was closed; open it again, and go on")
 
     # Slots
 
@@ -201,24 +233,25 @@ class Store:
 
     def begin_at(self, positions: Int64) -> None:
         """Exclude, for good, rows before a position, (streams,): steps are cleared."""
-        self.durability.refuse_to_write_elsewhere()
-        begins = tuple(np.maximum(positions, self.layout.begins or 0).tolist())
-        self.description.change(self.table.slots, begins=begins)
+        with self.writing():
+            begins = tuple(np.maximum(positions, self.layout.begins or 0).tolist())
+            self.description.change(self.table.slots, begins=begins)
 
     def resize(self, capacity: int | None, lows: Int64) -> None:
         """Change the capacity, for good. `lows` are the positions of the oldest rows that there are, (streams,)."""
-        self.durability.refuse_to_write_elsewhere()
-        begins = self.layout.begins
-        if capacity is None:  # or what was evicted would be missed
-            begins = tuple(np.maximum(lows, begins or 0).tolist())
-        self.description.change(self.table.slots, capacity=capacity, begins=begins)
+        with self.writing():
+            begins = self.layout.begins
+            if capacity is None:  # or what was evicted would be missed
+                begins = tuple(np.maximum(lows, begins or 0).tolist())
+            self.description.change(self.table.slots, capacity=capacity, begins=begins)
 
     def add_tag(self, tag: str) -> int:
         """Return the number of a tag, from 1 on; of a new one the next."""
-        if tag not in self.layout.tags:
-            every = (*self.layout.tags, tag)
-            self.description.change(self.table.slots, tags=every)
-        return self.layout.tags.index(tag) + 1
+        with self.writing():
+            if tag not in self.layout.tags:
+                every = (*self.layout.tags, tag)
+                self.description.change(self.table.slots, tags=every)
+            return self.layout.tags.index(tag) + 1
 
     # Columns
 
@@ -245,8 +278,7 @@ class Store:
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
-        if self._closed:
-            raise ClosedError(f"{self.root} was closed while column {name!r} was written to; open it again, and go on")
+        self.refuse_closed()
         column = self.layout.schema[name]
         mapped = self.maps.writable(name, slot)
         self.durability.written.add((name, slot))
@@ -268,6 +300,10 @@ class Store:
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
+        with self.writing():
+            self._add_column(name, column)
+
+    def _add_column(self, name: str, column: Column) -> None:
         removed = tuple(path for path in self.layout.removed if path != name)
         schema = self.layout.schema.with_derived(name, column)
         layout = dataclasses.replace(self.layout, schema=schema, removed=removed)
@@ -287,7 +323,10 @@ class Store:
 
     def remove_column(self, name: str) -> None:
         """Remove a derived column. The group's file comes first: without it, files of a column that is there would be missing."""
-        self.durability.refuse_to_write_elsewhere()
+        with self.writing():
+            self._remove_column(name)
+
+    def _remove_column(self, name: str) -> None:
         self.description.change(
             self.table.slots,
             schema=self.layout.schema.without_derived(name),
@@ -299,7 +338,8 @@ class Store:
         written.difference_update([segment for segment in written if segment[0] == name])
         self.table.drop_column(self.layout)
         self.maps.take_columns(self.layout)
-        self.finish_removing()
+        with contextlib.suppress(OSError):  # it is gone, and the next opening gives its space back
+            self.finish_removing()
 
     def finish_removing(self) -> None:
         """Remove the files of columns that were removed, which may take a few attempts if the disk fails, and forget them."""
@@ -312,7 +352,6 @@ class Store:
     def note_closed(self) -> None:
         """Note that everything is on the disk, and has its checksums."""
         self.durability.note_closed(self.maps)
-        self._closed = True
 
     def begin_session(self) -> None:
         """Make readers read everything anew: rows that they saw may be others now, as the store was recovered or repaired."""
@@ -326,9 +365,10 @@ class Store:
 
     def close(self) -> None:
         """Release the lock, and unmap all files, those that batches are gathered from once that is done. Twice is fine."""
-        if self._writer_lock is not None:
-            self._writer_lock.release()
         with self.lock:
+            self.begin_closing()
+            if self._writer_lock is not None:
+                self._writer_lock.release()
             self.maps.close(self.tails.values())
             self.table.close()
             self.tails = {}

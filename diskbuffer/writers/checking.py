@@ -15,7 +15,7 @@ from diskbuffer.writers.description import read_description
 def check_all(root: Path, *, repair: bool = False, progress: bool = True) -> Report:
     """Verify every store of a directory of several writers, as `check` does one."""
     combined = Report(root, repaired=repair)
-    for entry in read_description(Files(root)).writers:
+    for entry in read_description(Files(root)).present:
         if is_there(root / entry.name):  # else it was removed, or is only being made
             report = check(root / entry.name, repair=repair, progress=progress)
             combined.problems += report.problems

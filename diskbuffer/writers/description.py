@@ -56,6 +56,7 @@ class Entry:
     name: str
     first_stream: int
     streams: int
+    removed: bool = False  # its streams are given to nobody else
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class Description:
     Attributes
     ----------
     common : Layout
-        What all stores have: columns, rows of a segment, stacking. Its capacity is that of all together, its streams are as many
-        as there is room for.
+        What all stores have: columns, rows of a segment, stacking. Its capacity is the first writer's, which those have that give
+        none; its streams are as many as there is room for.
     writers : tuple of Entry
         In the order in which they came.
     """
@@ -76,7 +77,17 @@ class Description:
 
     def find(self, name: str) -> Entry | None:
         """Return a writer's entry."""
-        return next((entry for entry in self.writers if entry.name == name), None)
+        return next((entry for entry in self.present if entry.name == name), None)
+
+    @property
+    def present(self) -> tuple[Entry, ...]:
+        """The writers that were not removed."""
+        return tuple(entry for entry in self.writers if not entry.removed)
+
+    def without(self, name: str) -> Description:
+        """Return this with a writer removed."""
+        writers = (dataclasses.replace(entry, removed=entry.removed or entry.name == name) for entry in self.writers)
+        return dataclasses.replace(self, writers=tuple(writers))
 
     def joined(self, name: str, layout: Layout, where: Path) -> Description:
         """Return this with one more writer, whose store is to have a layout; an error where it does not go with the others."""
@@ -91,7 +102,7 @@ class Description:
 
     def to_json(self) -> bytes:
         """Return the group file."""
-        writers = [[entry.name, entry.first_stream, entry.streams] for entry in self.writers]
+        writers = [dataclasses.astuple(entry) for entry in self.writers]
         content = {"format": FORMAT, "common": self.common.attributes(0), "writers": writers}
         attributes = {MULTI_WRITER: content | {"checksum": _checksum(content)}}
         return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
@@ -111,7 +122,7 @@ class Description:
             raise CorruptionError(f"{where}/{GROUP}: the description of the writers does not match its checksum; it is damaged")
         try:
             common, _ = Layout.from_group({"attributes": {ATTRIBUTE: content["common"]}}, where)
-            writers = tuple(Entry(str(name), int(first), int(streams)) for name, first, streams in content["writers"])
+            writers = tuple(Entry(str(name), int(first), int(n), bool(gone)) for name, first, n, gone in content["writers"])
         except FormatError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -121,9 +132,10 @@ class Description:
             if not _NAME.fullmatch(entry.name) or entry.first_stream < until or entry.streams < 1:
                 raise NotAStoreError(f"{where}/{GROUP} has writers that cannot be; it is damaged")
             until = entry.first_stream + entry.streams
-        if until > common.streams or len({entry.name for entry in writers}) < len(writers):
+        description = cls(common, writers)
+        if until > common.streams or len({entry.name for entry in description.present}) < len(description.present):
             raise NotAStoreError(f"{where}/{GROUP} has writers that cannot be; it is damaged")
-        return cls(common, writers)
+        return description
 
 
 def _checksum(content: dict[str, Any]) -> int:
@@ -161,6 +173,11 @@ def check_name(name: Any) -> str:
 def has_writers(files: Files) -> bool:
     """Return whether a directory has the stores of several writers."""
     return _has_attribute(files, MULTI_WRITER)
+
+
+def is_begun(files: Files) -> bool:
+    """Return whether a directory has nothing in it but what the first of several writers makes before its description."""
+    return files.root.is_dir() and all(name in (SHARED, "lost+found") or name.endswith(".tmp") for name in files.names())
 
 
 def is_one_store(files: Files) -> bool:
@@ -206,6 +223,8 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
         entry = description.find(name)
         if entry is None:
             description = description.joined(name, layout, root)
+            if any(removed.name == name for removed in description.writers[:-1]):
+                files.remove_directory(name)  # what a kill left of it
             files.replace_contents(GROUP, description.to_json())
             entry = description.writers[-1]
         else:
@@ -221,9 +240,7 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
 def _make(files: Files, layout: Layout) -> None:
     """Make the directory, without writers, where there is none."""
     if files.root.is_dir() and not has_writers(files):
-        others = set(files.names()) - {SHARED, "lost+found"}
-        others = {other for other in others if not other.endswith(".tmp")}
-        if others:
+        if not is_begun(files):
             raise NotAStoreError(
                 f"{files.root} is a directory with other things in it, or the store of one writer; give writer= a path where "
                 "nothing is yet, or one that other writers made"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from diskbuffer.errors import InputError, NotAStoreError, SchemaError
+from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.options import RequestedOptions
 from diskbuffer.store.building import is_there
+from diskbuffer.store.format.layout import DISABLED
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.map_limit import refuse_too_many
 from diskbuffer.writers.description import Description, has_writers, is_one_store, join, read_description
-
-_WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
 
 
 def join_writers(root: Path, name: str, options: RequestedOptions, mode: str) -> tuple[Path, RequestedOptions]:
@@ -21,15 +20,13 @@ def join_writers(root: Path, name: str, options: RequestedOptions, mode: str) ->
 
     What the caller leaves open, the columns even, is as the others have it.
     """
-    if options.capacity_each:
-        raise InputError("capacity_each= is for the store of one writer alone; leave it out with writer=")
     path, files = root / name, Files(root)
     if not has_writers(files) and is_one_store(files):
         raise NotAStoreError(f"{root} is the store of one writer; give writer= a path where nothing is yet, or leave it out")
-    description, exists = read_description(files) if has_writers(files) else None, is_there(path)
+    description = read_description(files) if has_writers(files) else None
+    exists = description is not None and description.find(name) is not None and is_there(path)
     if description is not None:
-        _refuse_another_capacity(root, description.common.capacity, options.capacity)
-        options = _completed(options, description)
+        options = _completed(options, description, has_capacity=exists)
     if mode in ("r", "r+") and not exists:
         raise NotAStoreError(f"there is no store of a writer {name!r} in {root}")
     if mode == "r":
@@ -37,19 +34,20 @@ def join_writers(root: Path, name: str, options: RequestedOptions, mode: str) ->
     if options.schema is None:
         raise InputError(f"there are no writers in {root} yet; the first has to give env=, both spaces, or columns=")
     if description is None and options.segment_rows is None:
-        share = None if options.capacity is None else max(1, options.capacity // _WRITERS)
-        options = dataclasses.replace(options, segment_rows=segment_rows_of(share, options.n_envs or 1, options.schema.columns))
-    if description is not None and exists:
-        entry = description.find(name)
-        options = options if entry is None else dataclasses.replace(options, n_envs=options.n_envs or entry.streams)
+        rows = segment_rows_of(options.capacity, options.n_envs or 1, options.schema.columns)
+        options = dataclasses.replace(options, segment_rows=rows)
+    entry = None if description is None else description.find(name)
+    if entry is not None and exists:
+        options = dataclasses.replace(options, n_envs=options.n_envs or entry.streams)
+        join(root, name, dataclasses.replace(options, autoreset=options.autoreset or DISABLED).layout())  # it has its own mode
+        return path, options
     layout = options.layout()
-    if not exists:
-        refuse_too_many(path, layout)
+    refuse_too_many(path, layout)
     join(root, name, layout)
     return path, options
 
 
-def _completed(options: RequestedOptions, description: Description) -> RequestedOptions:
+def _completed(options: RequestedOptions, description: Description, *, has_capacity: bool) -> RequestedOptions:
     """Return what is wanted, as the others have it where the caller left it open."""
     common = description.common
     schema = options.schema or common.schema
@@ -59,18 +57,10 @@ def _completed(options: RequestedOptions, description: Description) -> Requested
     return dataclasses.replace(
         options,
         schema=schema,
-        capacity=common.capacity,
+        capacity=options.capacity if options.capacity is not None or has_capacity else common.capacity,
         frame_stack=options.frame_stack or common.frame_stack,
         padding=options.padding or common.padding,
         autoreset=options.autoreset,
         segment_rows=options.segment_rows or common.segment_rows,
         chunk_rows=chunk,
     )
-
-
-def _refuse_another_capacity(root: Path, has: int | None, capacity: int | None) -> None:
-    if capacity is not None and capacity != has:
-        raise SchemaError(
-            f"the writers of {root} share a capacity of {has} steps, and {capacity} were asked for; leave out capacity=, or use "
-            "another directory"
-        )

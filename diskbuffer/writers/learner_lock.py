@@ -16,9 +16,12 @@ def take(files: Files) -> int:
     """Return the descriptor that holds the lock of a directory of several writers; a LockedError where another process does."""
     files.make_directory(COLUMNS)
     fd = files.open_lock(LOCK, write=True)
-    if not files.lock(fd, exclusive=True):
+    try:
+        if not files.lock(fd, exclusive=True):
+            raise LockedError(f"{files.root}: another process writes columns there already; write them in one process alone")
+    except BaseException:
         files.close(fd)
-        raise LockedError(f"{files.root}: another process writes columns there already; write them in one process alone")
+        raise
     return fd
 
 

@@ -40,7 +40,7 @@ def make_snapshot(store: MultiWriterStore, building: Files) -> None:
 
 def _copy(store: MultiWriterStore, files: Files, building: Files, number: int) -> None:
     description = read_description(files)
-    for entry in description.writers:
+    for entry in description.present:
         if is_there(files.root / entry.name):  # else it was removed, or is only being made
             _copy_store(Files(files.root / entry.name), building.below(entry.name))
     with store.lock:  # nothing is written to columns meanwhile

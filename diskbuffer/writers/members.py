@@ -69,6 +69,8 @@ class Member:
         self.forget_look()
         stamp = stamp_of(self._files)
         try:
+            if self.entry.removed:
+                raise NotAStoreError(f"{self._files.root} was removed")
             if self._store is None:
                 self._open(common, context)
             assert self._follower is not None

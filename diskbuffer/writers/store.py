@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class MultiWriterStore:
     def __init__(self, files: Files, *, of_mark: bool = False) -> None:
         self.all_files, self.root, self._of_mark = files, files.root, of_mark
         self.lock = threading.RLock()
-        self.closed = False
+        self.closed = self._closing = False
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
         self._description = read_description(self.all_files)
@@ -95,6 +96,8 @@ class MultiWriterStore:
         self._described = stat.st_ino, stat.st_mtime_ns
         for entry in description.writers[len(self.members) :]:
             self.members.append(Member(self.all_files, entry, len(self.members)))
+        for member, entry in zip(self.members, description.writers, strict=False):
+            member.entry = dataclasses.replace(member.entry, removed=entry.removed)
         if [member.entry for member in self.members] != list(description.writers):
             raise NotAStoreError(f"{self.root} is not the directory any more that was opened; open it again")
         self._lay_out()
@@ -139,6 +142,23 @@ class MultiWriterStore:
         if self.closed:
             raise ClosedError(f"{self.root} was closed; open it again")
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock for a change that a user asks for, as `Store.writing`."""
+        with self.lock:
+            self.refuse_closed()
+            self.all_files.require_place()
+            yield
+
+    def begin_closing(self) -> None:
+        """Refuse changes from now on; the lock must be held."""
+        self._closing = True
+
+    def refuse_closed(self) -> None:
+        """Raise a ClosedError where it is being closed, or was."""
+        if self._closing:
+            raise ClosedError(f"{self.root} was closed; open it again, and go on")
+
     def _look(self, members: Sequence[Member], context: int) -> None:
         for member in members:
             member.look(self._description, context)
@@ -172,6 +192,12 @@ class MultiWriterStore:
         """Return whose a slot is, and its own number there."""
         member = self._blocks[slot // BLOCK]
         return member, int(np.searchsorted(member.numbers, slot))
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps that all stores keep at least; None where one of them keeps all, or there is none yet."""
+        each = [member.store.layout.capacity for member in self.members if member.is_there]
+        return sum(n for n in each if n is not None) if each and None not in each else None
 
     @property
     def slots(self) -> int:
@@ -222,6 +248,7 @@ class MultiWriterStore:
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
+        self.refuse_closed()
         member, own = self.find(slot)
         mapped = self.columns.writable(name, member, own)
         self.maps.hold(name, slot, mapped)
@@ -235,23 +262,26 @@ class MultiWriterStore:
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
-        self.columns.change(self.columns.what._replace(columns={**self.columns.what.columns, name: column}))
-        self._lay_out()
+        with self.writing():
+            self.columns.change(self.columns.what._replace(columns={**self.columns.what.columns, name: column}))
+            self._lay_out()
 
     def remove_column(self, name: str) -> None:
         """Remove a derived column."""
-        self.columns.remove(name)
-        if name == TAG:
-            self.columns.change(self.columns.what._replace(tags=()))
-        self._lay_out()
+        with self.writing():
+            self.columns.remove(name)
+            if name == TAG:
+                self.columns.change(self.columns.what._replace(tags=()))
+            self._lay_out()
 
     def add_tag(self, tag: str) -> int:
         """Return the number of a tag, from 1 on; of a new one the next."""
-        if tag not in self.layout.tags:
-            every = (*self.layout.tags, tag)
-            self.columns.change(self.columns.what._replace(tags=every))
-            self._lay_out()
-        return self.layout.tags.index(tag) + 1
+        with self.writing():
+            if tag not in self.layout.tags:
+                every = (*self.layout.tags, tag)
+                self.columns.change(self.columns.what._replace(tags=every))
+                self._lay_out()
+            return self.layout.tags.index(tag) + 1
 
     def sync(self) -> None:
         """Sync the columns to the disk. The lock must not be held: it is taken for microseconds, to see what was written."""
@@ -268,9 +298,9 @@ class MultiWriterStore:
 
     def close(self) -> None:
         """Release the lock for writing columns, and unmap all files, as `Store.close` does."""
-        self.columns.end_writing()
         with self.lock:
-            self.closed = True
+            self.closed = self._closing = True
+            self.columns.end_writing()
             for member in self.members:
                 member.close()
             self.columns.close()

@@ -23,7 +23,6 @@ from tests.adapters.clusters import COLUMNS, PATIENCE, is_right, step, steps, st
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
-from diskbuffer.adapters.ray.inbox import open_inbox  # noqa: E402
 from diskbuffer.adapters.ray.nodes import Node  # noqa: E402
 from diskbuffer.adapters.ray.rate import start_rate  # noqa: E402
 
@@ -130,23 +129,24 @@ def test_priorities_are_a_nodes_and_each_learners_weights_its_own(shared: Cluste
 
 def test_steps_and_priorities_survive_a_nodes_process(shared: ClusterBuffer) -> None:
     sampler = db.Prioritized(alpha=1.0, beta=1.0, seed=0, column="kept")
-    with open_inbox(shared._nodes, {"columns": COLUMNS}, PATIENCE) as first:
+    with shared.writer() as first:
         for n in range(10):
             assert first.add(*step(1, n)) == 1
+        shared.refresh()
         batch = shared.sample(MANY, sampler)
         shared.update(sampler, batch, np.where(batch["steps"] == batch["steps"][0], 1e6, 0.0))
         shared.flush()
         kill(shared)
         assert draws(shared, sampler) == {int(batch["steps"][0])}
-        with open_inbox(shared._nodes, {"columns": COLUMNS}, PATIENCE) as short:  # joins first after the restart
+        with shared.writer() as short:
             short.extend(**steps(2, 0, 4))
-            assert first.extend(**steps(1, 10, 20)) == 20
-        with pytest.raises(db.InputError, match=r"cannot be pickled: cannot pickle '_thread.lock'"):
-            first.add(*step(1, 30), info={"lock": threading.Lock()})
-        with pytest.raises(db.InputError, match="truncated: expected shape"):
-            first.extend(**steps(1, 30, 5), truncated=np.zeros(3, bool))
-        assert first.extend(**steps(1, 30, 5)) == 5
-        first.flush()
+        assert first.extend(**steps(1, 10, 25)) == 25
+    for value in range(1, 9):  # of updates in a row, the last one stands
+        shared.update(sampler, batch, np.full(MANY, float(value)))
+    shared.flush()
+    again = shared.sample(MANY, sampler)
+    values = dict(zip(again["steps"].tolist(), again["kept"].tolist(), strict=True))
+    assert {round(values[step], 3) for step in batch["steps"].tolist() if step in values} == {8.0}
     with pytest.raises(db.errors.EmptyBufferError, match="no episode has the 5000 steps"):
         shared.sample(8, db.Slices(5000))
     with pytest.raises(db.errors.EmptyBufferError, match="no step that fits the sampler"):

@@ -1,10 +1,11 @@
-"""What a cluster's buffer decides, without a cluster: which calls a store takes, who may go on, and how batches are joined."""
+"""What a cluster's buffer decides, without a cluster: which updates a store takes, who may go on, and how batches are joined."""
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
-from collections import Counter
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,9 @@ import diskbuffer as db
 pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
 from diskbuffer.adapters.ray import ClusterBuffer, parts, rate
-from diskbuffer.adapters.ray.inbox import Inbox
-from diskbuffer.adapters.ray.node_store import Client, Directory, NodeStore
+from diskbuffer.adapters.ray.node_store import Directory, NodeStore
 from diskbuffer.adapters.ray.packing import pack, unpack
-from tests.adapters.clusters import COLUMNS, is_right, step, steps, stored
+from tests.adapters.clusters import COLUMNS, is_right, steps
 
 
 def sampled(store: NodeStore, size: int, sampler: db.Sampler) -> dict[str, Any]:
@@ -31,185 +31,6 @@ def sampled(store: NodeStore, size: int, sampler: db.Sampler) -> dict[str, Any]:
     assert not isinstance(packed, str), packed
     batch: dict[str, Any] = unpack(packed)
     return batch
-
-
-class Node:
-    """A node in this process. `fates` tell what becomes of its process at the next calls of `add`: see `ask`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.alive, self.fates, self.clients = path, {"here"}, list[str](), 0
-        self.store = self._start()
-
-    def _start(self) -> NodeStore:
-        return NodeStore(str(self.path), 0.0, lambda: self.alive)
-
-    def die(self) -> None:
-        """Have another process in place of this one."""
-        self.store.close()
-        self.store = self._start()
-
-    def ask(self, method: str, *arguments: Any, timeout: float) -> Any:
-        """Do what `Nodes.ask` does."""
-        fate = self.fates.pop(0) if method == "add" and self.fates else "lives"
-        client, taken, _, values = arguments if method == "add" else (None,) * 4
-        if fate == "dies before":
-            self.die()
-            return None
-        if fate == "dies in between":
-            first = {name: value[:1] for name, value in values.items() if name != "info"}
-            self.store.add(client, taken, 0, first)
-        answer = getattr(self.store, method)(*pickle.loads(pickle.dumps(arguments))) if fate != "dies in between" else None
-        if fate != "lives":
-            self.die()
-            return None
-        return answer
-
-    def inbox(self, at: str = "here", **options: Any) -> Inbox:
-        self.clients += 1
-        has_resets = options.get("autoreset") == "next_step"
-        client = Client(f"client {self.clients}", at)
-        return Inbox(self.ask, client, {"columns": COLUMNS, **options}, directory=1, has_resets=has_resets, timeout=60.0)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "all")
-
-
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_a_call_at_which_the_process_dies_is_stored_once(mode: str, node: Node, any_seed: int) -> None:
-    rng, expected = np.random.default_rng(any_seed), Counter[tuple[int, int]]()
-    inbox = node.inbox(n_envs=2, autoreset=mode)
-    now, ended = np.array([1, 1]), np.zeros(2, bool)
-    for fate in [*rng.choice(["lives", "lives", "dies after", "dies before"], 30), "lives"]:
-        resets = ended if mode == "next_step" else np.zeros(2, bool)
-        ended = (rng.random(2) < 0.5) & ~resets
-        after = np.where(resets, now + 10, now + 1)
-        begins = after + 10 * ended  # of the next episode
-        led_to = begins if mode == "same_step" else after
-        obs, next_obs, final_obs = (np.stack([[1, 2], each], 1) for each in (now, led_to, after))
-        reward = np.where(resets, 0, now)
-        node.fates = [fate]
-        added = inbox.add(obs, reward, reward, next_obs, ended, ended & False, info={"final_obs": final_obs})
-        assert added == 2 - resets.sum()
-        expected += Counter((who + 1, int(now[who])) for who in np.flatnonzero(~resets).tolist())
-        now = after if mode == "next_step" else begins
-    inbox.flush()
-    assert stored(node.path) == expected
-    node.fates = ["dies in between"]
-    flags, obs = np.zeros(2, bool), np.array([[1, 1000], [2, 1000]])
-    with pytest.raises(db.errors.UnreachableError, match="or a part; make another"):
-        inbox.add(obs, obs[:, 1], obs[:, 1], obs + [0, 1], flags, flags)
-    with pytest.raises(db.errors.ClosedError, match="make another one"):
-        inbox.add(obs, obs[:, 1], obs[:, 1], obs + [0, 1], flags, flags)
-    inbox.close()
-    node.die()
-    assert stored(node.path) == expected + Counter([(1, 1000)])
-
-
-def test_blocks_are_stored_once_and_resets_are_refused_in_them(node: Node, any_seed: int) -> None:
-    rng, inbox, n = np.random.default_rng(any_seed), node.inbox(), 0
-    for fate in rng.choice(["lives", "dies after", "dies before"], 20):
-        count = int(rng.integers(1, 30))
-        node.fates = [str(fate)]
-        assert inbox.extend(**steps(1, n, count)) == count
-        n += count
-    assert inbox.added == n
-    inbox.close()
-    assert stored(node.path) == Counter((1, each) for each in range(n))
-    with (
-        node.inbox(n_envs=2, autoreset="next_step") as other,
-        pytest.raises(db.InputError, match="takes no reset rows"),
-    ):
-        other.extend(**steps(1, 0, 4), env=0)
-
-
-def test_a_store_that_cannot_be_opened_after_a_death_is_told_as_unsure(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox = node.inbox(n_envs=2)
-
-    def locked(*_: Any) -> None:
-        raise db.LockedError("by a process that dies")
-
-    node.fates = ["dies after"]
-    with monkeypatch.context() as patched:
-        patched.setattr(NodeStore, "open_inbox", locked)
-        for error in (db.errors.UnreachableError, db.errors.ClosedError):  # told again, it would be there twice
-            with pytest.raises(error, match="make another"):
-                inbox.add(*(np.stack([value, value]) for value in step(3, 7)))
-    inbox.close()
-    node.die()
-    assert stored(node.path) == Counter({(3, 7): 2})
-
-
-def test_what_is_refused_leaves_the_writer_usable(node: Node) -> None:
-    with node.inbox() as inbox:
-        assert inbox.add(*step(1, 0)) == 1
-        with pytest.raises(db.InputError, match="truncated: expected shape"):
-            inbox.extend(**steps(1, 1, 5), truncated=np.zeros(3, bool))
-        assert inbox.extend(**steps(1, 1, 5)) == 5
-        with pytest.raises(db.errors.ClosedError, match="is not as it was told"):  # a call that comes late
-            node.store.add("client 1", [2], 0, steps(1, 1, 5))
-    assert stored(node.path) == Counter((1, n) for n in range(6))
-
-
-def test_who_is_gone_is_continued_and_told_so_when_it_comes_back(node: Node) -> None:
-    node.alive = {"here", "there"}
-    gone, beside = node.inbox("there"), node.inbox()
-    gone.extend(**steps(1, 0, 4))
-    beside.extend(**steps(2, 0, 4))
-    node.alive = {"here"}
-    heir = node.inbox()
-    assert heir.name == gone.name != beside.name
-    heir.extend(**steps(3, 0, 4))
-    for error, message in ((db.errors.UnreachableError, "another writer continues"), (db.errors.ClosedError, "make another one")):
-        with pytest.raises(error, match=message):
-            gone.extend(**steps(1, 4, 4))
-    beside.close()
-    assert node.inbox().name == beside.name  # which was released
-    assert node.inbox(n_envs=2).name == "1/inbox-2"  # no other is for two
-    node.die()
-    assert stored(node.path) == Counter([(1, n) for n in range(4)] + [(2, n) for n in range(4)] + [(3, n) for n in range(4)])
-    with db.ReplayBuffer(node.path / "inbox-0", mode="r") as buffer:
-        assert [episode.length for episode in buffer.episodes] == [4, 4]  # the heir's steps are an episode of their own
-
-
-def test_a_store_that_cannot_be_noted_is_closed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError("no space")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("diskbuffer.adapters.ray.node_store._write", full)
-        with pytest.raises(OSError, match="no space"):
-            node.inbox()
-    with node.inbox() as inbox:
-        inbox.extend(**steps(1, 0, 4))
-    assert [path.name for path in node.path.glob("inbox-*")] == ["inbox-0"]
-
-
-def test_threads_take_turns_and_who_was_interrupted_adds_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox = node.inbox(n_envs=4, autoreset="disabled")
-
-    def add(env: int) -> None:
-        for n in range(40):
-            inbox.extend(**steps(env, n, 1), env=env)
-
-    threads = [threading.Thread(target=add, args=(env,)) for env in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert stored(node.path) == Counter([(env, n) for env in range(4) for n in range(40)])
-    with monkeypatch.context() as patched:
-        patched.setattr(NodeStore, "add", _interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            inbox.extend(**steps(0, 40, 10), env=0)
-    with pytest.raises(db.errors.ClosedError, match="make another one"):
-        inbox.extend(**steps(0, 50, 10), env=0)
-    inbox.close()
-
-
-def _interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -255,7 +76,9 @@ def test_priorities_of_a_column_are_of_one_sampler(tmp_path: Path) -> None:
         writer.extend(**steps(0, 40, 40))
         assert store.answer(sent).mass == 2 * before > 0  # as fresh as lengths are
         batch = sampled(store, 400, sampler)
-        assert store.update(sent, batch["steps"], np.where(batch["action"] == batch["action"][0], 1e6, 0.0)) == 400
+        alone = np.where(batch["action"] == batch["action"][0], 1e6, 0.0)
+        store.update("learner", 2, [(sent, batch["steps"], np.ones(400)), (sent, batch["steps"], alone)])
+        store.update("learner", 1, [(sent, batch["steps"], np.ones(400))])  # which comes too late
         again = sampled(store, 64, db.Prioritized(alpha=1.0))  # of another learner
         assert set(again["action"].tolist()) == {int(batch["action"][0])}
         with pytest.raises(db.InputError, match="give this one a column= of its own"):
@@ -274,7 +97,8 @@ def test_priorities_of_a_column_are_of_one_sampler(tmp_path: Path) -> None:
 def limiter(counts: rate.Rate, settings: db.SampleToInsertRatio, side: str) -> rate.ClusterLimiter:
     lock = threading.Lock()  # as an actor does one thing at a time
 
-    def tell(*told: Any, wait: bool = True) -> Any:
+    def tell(*told: Any, seconds: float = 0.0, **_: Any) -> Any:
+        time.sleep(min(seconds, 0.001))
         with lock:
             return counts.tell(*told)
 
@@ -335,6 +159,25 @@ def test_samples_of_those_that_are_gone_count_and_take_no_memory(monkeypatch: py
         _, state = counts.tell("sample", f"learner {n}", 10, 0)
     assert state["samples"] == 70
     assert list(counts._counts["sample"]) == ["learner 9"]
+
+
+def test_who_waits_is_held_until_it_may_go_on_and_asks_nothing() -> None:
+    counts = rate.Rate(db.SampleToInsertRatio(1, min_size=10, error_buffer=8))
+    counts.tell("add", "writer", 0, 0)
+
+    async def together() -> list[Any]:
+        waiting = [asyncio.create_task(counts.wait("sample", f"learner {n}", 0, 0, 60.0)) for n in range(100)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        counts.tell("add", "writer", 9, 9)
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        counts.tell("add", "writer", 30, 30)
+        return list(await asyncio.gather(*waiting))
+
+    assert all(may > 0 and state["may_sample"] for may, state in asyncio.run(together()))
+    may, state = asyncio.run(counts.wait("add", "writer", 60, 60, 0.01))
+    assert (may, state["may_add"]) == (0, False)
 
 
 # Batches of several nodes

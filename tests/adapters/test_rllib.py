@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from tests.amounts import examples
 
 pytest.importorskip("ray.rllib.env.single_agent_episode", reason="needs RLlib: see docs/adapters.md")
 
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
 from diskbuffer.adapters.ray import ClusterBuffer
-from diskbuffer.adapters.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
+from diskbuffer.adapters.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer, DiskSACConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's own
 SPACES = {"observation_space": spaces.Box(-1e6, 1e6, (3,), np.float32), "action_space": spaces.Discrete(1000)}
@@ -164,6 +166,88 @@ def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
             DiskEpisodeReplayBuffer(2_000, path=path)
 
 
+class Model:
+    """What was added, in plain Python: of each environment's episodes, the rewards, and how they ended."""
+
+    def __init__(self, random: np.random.Generator, envs: int) -> None:
+        self._random, self._number = random, 0
+        self.episodes: dict[int, tuple[list[float], bool, bool]] = {}  # rewards, terminated, truncated; by number
+        self._running = [self._new(env) for env in range(envs)]
+
+    def _new(self, env: int) -> SingleAgentEpisode:
+        self._number += 1
+        episode = SingleAgentEpisode(**SPACES)
+        episode.add_env_reset(np.array([self._number, 0, env], np.float32))
+        return episode
+
+    def parts(self) -> list[SingleAgentEpisode]:
+        """Act in some environments for some steps; return what that gave, in any order."""
+        found = []
+        for env in self._random.permutation(len(self._running))[: self._random.integers(1, len(self._running) + 1)].tolist():
+            episode, ends = self._running[env], self._random.random() < 0.15
+            for n in range(steps := int(self._random.integers(1, 6))):
+                number, t = int(episode.get_observations(-1)[0]), episode.t
+                reward, last = float(self._random.integers(-8, 9)), ends and n == steps - 1
+                flags = dict(zip(("terminated", "truncated"), self._random.permutation([last, False]).tolist(), strict=True))
+                episode.add_env_step(np.array([number, t + 1, env], np.float32), t % 1000, reward, **flags)
+                rewards, *_ = self.episodes.setdefault(number, ([], False, False))
+                rewards.append(reward)
+                self.episodes[number] = rewards, flags["terminated"], flags["truncated"]
+            found.append(episode)
+            self._running[env] = self._new(env) if ends else episode.cut()
+        return found
+
+    def row(self, sampled: SingleAgentEpisode, n_step: int, gamma: float) -> tuple[Any, ...]:
+        """Return what a sampled row must be, by the observation that it begins with."""
+        number, first, env = sampled.get_observations(0).astype(int).tolist()
+        rewards, terminated, truncated = self.episodes[number]
+        n = min(n_step, len(rewards) - first)
+        summed, at_end = sum(gamma**k * rewards[first + k] for k in range(n)), first + n == len(rewards)
+        return [number, first + n, env], first % 1000, round(summed, 4), n, terminated and at_end, truncated and at_end
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("n_step", [1, 3, (2, 5)])
+@pytest.mark.parametrize("envs", [1, 7, 16, 17, 40, 64])
+@pytest.mark.parametrize("kind", [DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer])
+def test_rows_of_any_number_of_environments_are_those_of_a_plain_model(
+    kind: type[DiskEpisodeReplayBuffer], envs: int, n_step: int | tuple[int, int], tmp_path: Path, amount: Any
+) -> None:
+    model, buffer, gamma = Model(np.random.default_rng(envs), envs), kind(100_000, path=tmp_path / "store", seed=0), 0.5
+    drawn = 0
+    while drawn < amount(500, 5_000):
+        for _ in range(5):
+            buffer.add(model.parts())
+        assert buffer.get_num_episodes() == len(model.episodes)
+        assert len(buffer) == sum(len(rewards) for rewards, *_ in model.episodes.values())
+        rows = buffer.sample(100, n_step=n_step, gamma=gamma, beta=0.4, sample_episodes=True)
+        for row in rows:
+            n, last = row.extra_model_outputs["n_step"][0], row.get_observations(-1).astype(int).tolist()
+            found = last, int(row.get_actions(0)), round(float(row.get_rewards(0)), 4), n, row.is_terminated, row.is_truncated
+            assert found in [model.row(row, at_most, gamma) for at_most in ([n_step] if isinstance(n_step, int) else [2, 3, 4])]
+        if kind is DiskPrioritizedEpisodeReplayBuffer:
+            buffer.update_priorities(np.random.default_rng(drawn).random(len(rows)))
+        drawn += len(rows)
+    buffer.close()
+    again = kind(100_000, path=tmp_path / "store", seed=0)
+    again.add(model.parts())
+    assert len(again) == sum(len(rewards) for rewards, *_ in model.episodes.values())
+    again.close()
+
+
+def test_as_many_streams_as_were_asked_for_and_no_more(tmp_path: Path) -> None:
+    buffer = DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=2)
+    parts = Environments(np.random.default_rng(1), 3).parts(1)
+    assert not any(part.is_done for part in parts)
+    buffer.add(parts[:2])
+    with pytest.raises(db.InputError, match=r"3 episodes are under way at the same time, and streams=2"):
+        buffer.add(parts[2:])
+    assert len(buffer) == 2
+    buffer.close()
+    with pytest.raises(db.errors.SchemaError, match="stored 2, asked for 3"):
+        DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=3)
+
+
 @pytest.mark.nightly
 def test_episodes_that_were_evicted_are_told_from_those_that_are_there(tmp_path: Path) -> None:
     buffer, environments = DiskEpisodeReplayBuffer(500, path=tmp_path / "store"), Environments(np.random.default_rng(0), 2)
@@ -179,7 +263,7 @@ def test_episodes_that_were_evicted_are_told_from_those_that_are_there(tmp_path:
 
 
 def test_an_episode_that_was_refused_and_comes_again_is_one_of_its_own(tmp_path: Path) -> None:
-    buffer, other = DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=1), SingleAgentEpisode(**SPACES)
+    buffer, other = DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=2), SingleAgentEpisode(**SPACES)
     buffer.add(Environments(np.random.default_rng(0), 1).parts(1))  # which goes on
     other.add_env_reset(np.array([2, 0, 0], np.float32))
     other.add_env_step(np.array([2, 1, 0], np.float32), 0, float("nan"))
@@ -252,3 +336,39 @@ def test_dqn_trains_over_a_clusters_buffer(name: str, cluster: None, tmp_path: P
         rows = buffer.at(buffer.steps(), numpy=True)
     stored = np.hstack([rows["obs"], rows["action"][:, None], rows["reward"][:, None], rows["next_obs"]])
     assert sorted(stored.tolist()) == sorted(np.array(given, np.float32).tolist())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["DQN", "SAC"])
+def test_an_algorithm_that_is_restored_has_the_same_buffer(kind: str, cluster: None, tmp_path: Path) -> None:
+    path, name = tmp_path / "store", "diskbuffer.adapters.rllib.DiskPrioritizedEpisodeReplayBuffer"
+    config: Any = DQNConfig().environment("CartPole-v1") if kind == "DQN" else DiskSACConfig().environment("Pendulum-v1")
+    config.env_runners(num_env_runners=0).debugging(seed=0)
+    config.training(
+        replay_buffer_config={"type": name, "path": str(path), "capacity": 10_000, "alpha": 1.0, "beta": 1.0},
+        train_batch_size=16,
+        num_steps_sampled_before_learning_starts=64,
+    )
+    algorithm = config.reporting(min_sample_timesteps_per_iteration=100).build_algo()
+    algorithm.train()
+    steps = len(algorithm.local_replay_buffer)
+    algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    algorithm.stop()
+    algorithm.local_replay_buffer.close()
+    for there in (steps, 0):
+        restored = Algorithm.from_checkpoint(str(tmp_path / "checkpoint"))
+        buffer = restored.local_replay_buffer
+        assert type(buffer) is DiskPrioritizedEpisodeReplayBuffer
+        assert len(buffer) == there
+        restored.train()
+        assert len(buffer) >= there + 100
+        restored.stop()
+        buffer.close()
+        shutil.rmtree(path)
+    columns = {"obs": db.Column((2,)), "action": db.Column()}
+    db.ReplayBuffer(path, 10_000, columns=columns, writer="0", n_envs=16, autoreset="disabled").close()  # of another environment
+    restored = Algorithm.from_checkpoint(str(tmp_path / "checkpoint"))
+    with pytest.raises(db.errors.SchemaError, match="obs: stored"):
+        restored.train()
+    restored.stop()
+    restored.local_replay_buffer.close()

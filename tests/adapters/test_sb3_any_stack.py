@@ -161,3 +161,14 @@ def test_another_stack_after_a_step_that_is_not_terminal_is_an_error(tmp_path: P
         ours.add(obs, np.roll(obs, 1), action, reward, np.zeros(1, bool), infos)
     assert ours.size() == 20
     ours.close()
+
+
+def test_the_reset_row_of_a_script_in_next_step_mode_is_to_be_left_out(tmp_path: Path) -> None:
+    world = Environments(np.random.default_rng(0), 1, last=False, zeros=False)
+    space = spaces.Box(0, 255, (4, 12, 11), np.uint8)
+    ours = DiskReplayBuffer(200, space, ACTIONS, "cpu", path=tmp_path / "store", frame_stack=4)
+    obs, after, action, reward, _, infos = world.step()
+    ours.add(obs, after, action, reward, np.ones(1, bool), infos)
+    with pytest.raises(StackError, match=r"reset of an environment in next-step mode.*leave it out"):
+        ours.add(after, np.roll(after, 1), action, reward, np.zeros(1, bool), infos)
+    ours.close()

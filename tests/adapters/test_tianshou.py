@@ -315,6 +315,8 @@ def test_misuse_is_told(tmp_path: Path) -> None:
     for buffer in (ours, DiskReplayBuffer(50, path=tmp_path / "none")):
         with pytest.raises(db.InputError, match="action: expected"):
             buffer.add(Batch(world.step(), act=np.array("up", object)))
+    with pytest.raises(db.InputError, match=r"obs/agent_id: expected numbers.*env\.agents\.index\(agent_id\)"):
+        DiskReplayBuffer(50, path=tmp_path / "none").add(Batch(world.step(), obs=Batch(agent_id="player_1", obs=np.zeros(3))))
     with pytest.raises(ValueError, match="following keys"):
         ours.add(Batch(obs=1, terminated=False, truncated=False))
     with pytest.raises(db.InputError, match="obs"):

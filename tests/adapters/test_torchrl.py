@@ -34,6 +34,7 @@ from torchrl.data import (  # noqa: E402
     TensorDictReplayBuffer,
 )
 from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler  # noqa: E402
+from torchrl.data.replay_buffers.scheduler import LinearScheduler  # noqa: E402
 
 from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage  # noqa: E402
 from diskbuffer.adapters.torchrl.rows import Later  # noqa: E402
@@ -511,6 +512,35 @@ def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
                 assert (batch["priority_weight"] > 0).all()
                 buffer.update_priority(batch["index"], torch.rand(20))
         assert len(seen) > 0.8 * len(buffer)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_a_batch_with_its_errors_tells_priorities_in_the_way_of_torchrls_loops(shape: tuple[int, ...], tmp_path: Path) -> None:
+    def made(place: str) -> TensorDictReplayBuffer:
+        storage = DiskStorage(100, tmp_path / place)
+        sampler = DiskSampler(db.Prioritized(alpha=1.0, beta=1.0, seed=0))
+        return TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=20)
+
+    def share(buffer: TensorDictReplayBuffer) -> float:
+        return float(np.mean([(buffer.sample()["index"] < 6).float().mean().item() for _ in range(100)]))
+
+    buffer = made("store")
+    index = buffer.extend(Environment(8).rollout(60))
+    batch = buffer[:].set("index", index)
+    assert share(buffer) < 0.2
+    buffer.update_tensordict_priority(batch)  # which tells nothing
+    assert share(buffer) < 0.2
+    buffer.update_tensordict_priority(batch.set("td_error", torch.where(index < 6, 10.0, 0.1).reshape(shape)))
+    assert share(buffer) == pytest.approx(60 / 65.4, abs=0.03)
+    with pytest.raises(db.InputError, match="priorit"):
+        buffer.update_tensordict_priority(batch.set("td_error", torch.full((60,), torch.nan)))
+    scheduler = LinearScheduler(buffer, "beta", final_value=0.5, num_steps=2)
+    scheduler.step()
+    assert buffer.sampler.sampler.beta == 0.75
+    again = pickle.loads(pickle.dumps(buffer.sampler))
+    assert again.sampler.beta == 0.75
+    buffer.storage.close()
+    assert share(made("store")) == pytest.approx(60 / 65.4, abs=0.03)
 
 
 def test_priorities_of_sequences_are_those_of_a_plain_buffer(tmp_path: Path) -> None:

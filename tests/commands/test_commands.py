@@ -78,7 +78,7 @@ def fill(path: Path, columns: dict[str, db.Column], n_envs: int = 1, steps: int 
                 found[top] = value
         return found
 
-    with db.ReplayBuffer(path, columns=columns, n_envs=n_envs, segment_rows=16, **options) as buffer:
+    with db.ReplayBuffer(path, columns=columns, n_envs=n_envs, autoreset="next_step", segment_rows=16, **options) as buffer:
         for env in range(n_envs if steps else 0):
             for n in (steps // 4, steps - steps // 4):
                 buffer.extend(**nested(n), reward=np.ones(n, np.float32), terminated=np.arange(n) == n - 1, env=env)

@@ -67,6 +67,7 @@ def test_commands(
         "copy": [new],
         "merge": [store, new],
         "tag": ["x"],
+        "remove-writer": ["x"],
     }
     module, function = COMMANDS[name][0].split(":")
     parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters.values()
@@ -169,7 +170,9 @@ def test_errors_name_options_as_whoever_called_has_them(tmp_path: Path, capsys: 
     err = capsys.readouterr().err
     assert "--allow-nan" in err
     assert not re.search(r"\w=|\(", err)
-    assert main([*line, "--allow-nan"]) == 0  # and nothing of the first run stands in its way
+    assert main([*line, "--allow-nan"]) == 2
+    assert "begin anew: --restart" in capsys.readouterr().err
+    assert main([*line, "--allow-nan", "--restart"]) == 0
     with pytest.raises(db.InputError, match="allow_nan=True") as raised:
         import_("robomimic", source, tmp_path / "other", progress=False)
     assert "--" not in str(raised.value)

@@ -22,7 +22,9 @@ def add(buffer: db.ReplayBuffer, number: int, length: int, env: int) -> None:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     for name, first in (("a", 0), ("b", 10)):
-        with db.ReplayBuffer(tmp_path / "all", writer=name, columns=COLUMNS, n_envs=2, frame_stack=3) as buffer:
+        with db.ReplayBuffer(
+            tmp_path / "all", writer=name, columns=COLUMNS, n_envs=2, autoreset="next_step", frame_stack=3
+        ) as buffer:
             for n in range(3):
                 add(buffer, first + n, 20 + first + n, n % 2)
     return tmp_path / "all"
@@ -56,7 +58,7 @@ def test_damage_of_one_of_several_writers_is_told(directory: Path, capsys: pytes
 
 
 def test_a_directory_of_several_writers_is_tagged_beside_them(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with db.ReplayBuffer(directory, writer="a", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:
+    with db.ReplayBuffer(directory, writer="a", columns=COLUMNS, n_envs=2, autoreset="next_step", frame_stack=3) as writer:
         assert "2 episodes tagged" in Told(capsys, "tag", directory, "long", "--where", "length > 30").out
         add(writer, 3, 25, 1)
     rows = Told(capsys, "episodes", directory, "--where", "tag == 'long'", "--json").json()
@@ -67,7 +69,7 @@ def test_a_directory_of_several_writers_is_tagged_beside_them(directory: Path, c
 def test_a_snapshot_of_several_writers_is_another_such_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Told(capsys, "tag", directory, "long", "--where", "length > 30")
     copy = directory.parent / "copy"
-    with db.ReplayBuffer(directory, writer="b", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:
+    with db.ReplayBuffer(directory, writer="b", columns=COLUMNS, n_envs=2, autoreset="next_step", frame_stack=3) as writer:
         add(writer, 13, 15, 1)
         assert Told(capsys, "snapshot", directory, copy).out.strip() == str(copy)
         add(writer, 14, 15, 1)
@@ -77,7 +79,9 @@ def test_a_snapshot_of_several_writers_is_another_such_directory(directory: Path
     with db.ReplayBuffer(directory, mode="r") as one, db.ReplayBuffer(copy, mode="r") as other:
         for episode in other.episodes:
             assert (one.episode(episode.id)["obs"] == other.episode(episode)["obs"]).all()
-    with db.ReplayBuffer(copy, writer="b", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:  # it goes on by itself
+    with db.ReplayBuffer(
+        copy, writer="b", columns=COLUMNS, n_envs=2, autoreset="next_step", frame_stack=3
+    ) as writer:  # it goes on by itself
         add(writer, 15, 15, 0)
     assert len(Told(capsys, "episodes", copy, "--json").json()) == len(Told(capsys, "episodes", directory, "--json").json()) == 8
     assert Told(capsys, "check", copy).code == 0

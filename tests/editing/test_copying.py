@@ -129,7 +129,7 @@ def test_a_smaller_capacity_keeps_the_newest_steps(
 
 def test_environments_share_a_smaller_capacity_by_age(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["vectors"], n_envs=3) as buffer:
+    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["vectors"], n_envs=3, autoreset="next_step") as buffer:
         for env, steps in enumerate((50, 4, 30)):
             stores.add_episode(buffer, steps, random, "truncated", env)
     editing.copy(tmp_path / "store", tmp_path / "copy", capacity=25, where="length > 0", progress=False)
@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_a_copy_is_made_beside_a_writer(tmp_path: Path) -> None:
-    """It has what was there when it began; an interrupted one begins anew where the writer has added since."""
+    """It has what was there when it began; an interrupted one does not go on where the writer has added since."""
     with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["frames"], frame_stack=3) as buffer:
         random = np.random.default_rng(0)
         for n in range(6):
@@ -248,7 +248,9 @@ def test_a_copy_is_made_beside_a_writer(tmp_path: Path) -> None:
             with pytest.raises(KeyboardInterrupt):
                 editing.copy(tmp_path / "store", tmp_path / "later", where="length > 0", progress=False)
         stores.add_episode(buffer, 9, random, "truncated")
-        editing.copy(tmp_path / "store", tmp_path / "later", where="length > 0", progress=False)
+        with pytest.raises(db.InputError, match="restart=True"):
+            editing.copy(tmp_path / "store", tmp_path / "later", where="length > 0", progress=False)
+        editing.copy(tmp_path / "store", tmp_path / "later", where="length > 0", restart=True, progress=False)
         after = stores.episodes(tmp_path / "store")
     assert len(after) == len(before) + 1
     for name, wanted in (("copy", before), ("snapshot", before), ("later", after)):

@@ -46,6 +46,19 @@ def stop(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
+def stopping_at(number: int) -> Any:
+    """Return `StoreSource.episodes`, which stops the run before that episode."""
+    episodes = StoreSource.episodes
+
+    def stopping(self: StoreSource, first: int = 0) -> Iterator[EpisodeData]:
+        for n, one in enumerate(episodes(self, first), first):
+            if n == number:
+                raise KeyboardInterrupt
+            yield one
+
+    return stopping
+
+
 def killed(code: str, after: int, *arguments: str, said: str = "episode", cwd: Path | None = None) -> None:
     """Run Python code in a process, and kill it when it has said a line for the time number `after`: it waits for one then."""
     command = [sys.executable, "-c", code, *arguments]

@@ -139,7 +139,7 @@ def test_an_import_transforms_pictures_and_what_comes_of_it_is_copied_as_it_is(
         assert buffer.columns["obs/camera"].transforms == (db.Greyscale(), db.Resize(4, 5))
 
 
-def test_an_import_with_other_transforms_than_the_one_that_was_stopped_begins_anew(
+def test_an_import_with_other_transforms_than_the_one_that_was_stopped_begins_anew_where_it_is_told_to(
     tmp_path: Path, register: Callable[[Format], None]
 ) -> None:
     register(source(made.some(3)))
@@ -149,22 +149,25 @@ def test_an_import_with_other_transforms_than_the_one_that_was_stopped_begins_an
             import_("given", tmp_path, tmp_path / "store", transforms={"obs/camera": db.Resize(4, 5)}, progress=False)
     assert (tmp_path / ".store.unfinished").is_dir()
     smaller: dict[str, Any] = {"transforms": {"obs/camera": db.Resize(4, 6)}, "progress": False}
-    import_("given", tmp_path, tmp_path / "store", **smaller)
+    with pytest.raises(db.InputError, match=r"\.store\.unfinished has what a run with other options.*restart=True"):
+        import_("given", tmp_path, tmp_path / "store", **smaller)
+    import_("given", tmp_path, tmp_path / "store", **smaller, restart=True)
     import_("given", tmp_path, tmp_path / "fresh", **smaller)
     made.assert_same(made.read(tmp_path / "store"), made.read(tmp_path / "fresh"))
 
 
-def test_what_fails_leaves_nothing_and_works_once_it_can(tmp_path: Path, register: Callable[[Format], None]) -> None:
+def test_what_fails_goes_on_once_it_can(tmp_path: Path, register: Callable[[Format], None]) -> None:
     episodes = made.some(6)
     broken = [*episodes[:4], replace(episodes[4], columns={**episodes[4].columns, "action": np.zeros((1, 3), np.float32)})]
     register(source(broken))
     with pytest.raises(db.errors.SourceError, match="episode 4"):
         import_("given", tmp_path / "source", tmp_path / "store", progress=False)
-    assert not list(tmp_path.iterdir())
     register(source(episodes))
-    made.assert_same(
-        made.read(import_("given", tmp_path / "source", tmp_path / "store", progress=False)), made.expected(episodes)
-    )
+    with db.ReplayBuffer(tmp_path / ".store.unfinished" / "data", mode="r") as left:
+        assert len(left) == sum(one.steps for one in episodes[:4])
+    path = import_("given", tmp_path / "source", tmp_path / "store", progress=False)
+    made.assert_same(made.read(path), made.expected(episodes))
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, register: Callable[[Format], None]) -> None:

@@ -426,3 +426,16 @@ def test_files_cut_short_are_refused(tmp_path: Path, part: float) -> None:
     (tmp_path / "file.hdf5").write_bytes(whole[: int(part * len(whole))])
     with pytest.raises(db.errors.SourceError, match=r"file\.hdf5"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)
+
+
+def test_nan_among_flags_is_an_error(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {"observations": np.zeros((9, 2)), "actions": np.zeros((9, 1)), "terminals": np.eye(9)[8]}
+    rows["terminals"][4] = np.nan
+    np.savez(tmp_path / "data.npz", **rows)
+    with pytest.raises(db.errors.SourceError, match=r"terminals should be.*found NaN in row 4"):
+        import_("ogbench", tmp_path / "data.npz", tmp_path / "store", progress=False)
+    with h5py.File(tmp_path / "data.hdf5", "w") as file:
+        for name, values in {**rows, "rewards": np.zeros(9), "timeouts": np.zeros(9, bool)}.items():
+            file[name] = values
+    with pytest.raises(db.errors.SourceError, match=r"terminals should be.*found NaN in row 4"):
+        import_("d4rl", tmp_path / "data.hdf5", tmp_path / "store", progress=False)

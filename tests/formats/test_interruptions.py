@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from diskbuffer.formats import export, import_
+from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
 from tests.formats import interrupted
+from tests.support.specimens import contents
 
 # Format, options of the export, streams, losses of the export
 CASES: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
@@ -51,6 +56,51 @@ def test_what_is_killed_goes_on(tmp_path: Path, case: str) -> None:
     interrupted.kill_and_go_on("export", name, store, tmp_path / "out", 14, allow_loss=losses, **options)
     interrupted.kill_and_go_on("import", name, tmp_path / "out", tmp_path / "back of out", 14)
     interrupted.assert_same_in_each_stream(tmp_path / "back of clean", tmp_path / "back of out")
+
+
+EVERY = CASES | {
+    "minari, hdf5": ("minari", {"data_format": "hdf5"}, 1, []),
+    "minari, arrow": ("minari", {"data_format": "arrow"}, 1, []),
+    "minari, parquet": ("minari", {"data_format": "parquet"}, 1, []),
+    "lerobot": ("lerobot", {}, 1, ["final_obs"]),
+    "webdataset": ("webdataset", {"shard_mb": 1}, 1, []),
+    "video": ("video", {}, 1, ["pictures", "columns"]),
+}
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("boots", [True, False])
+@pytest.mark.parametrize("case", EVERY)
+def test_what_an_export_lost_with_the_power_is_not_taken_for_written(
+    tmp_path: Path, case: str, boots: bool, any_seed: int, amount: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After another start of the machine any file may be cut; without one, what another program cut is noticed, too."""
+    name, options, streams, losses = EVERY[case]
+    random, store = np.random.default_rng(any_seed), a_store(tmp_path / "store", streams)
+    how: dict[str, Any] = {"progress": False, "allow_loss": losses, **options}
+    export(name, store, tmp_path / "clean", **how)
+    for n in range(amount(1, 8)):
+        target = tmp_path / f"out{n}"
+        monkeypatch.setattr("diskbuffer.formats.unfinished.boot_id", lambda: "same")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(StoreSource, "episodes", interrupted.stopping_at(int(random.integers(1, 24))))
+            with pytest.raises(KeyboardInterrupt):
+                export(name, store, target, **how)
+        place = tmp_path / f".out{n}.unfinished" / "data"
+        files = sorted(file for file in place.rglob("*") if file.is_file() and file.stat().st_size) if place.is_dir() else [place]
+        for file in files if boots else files[:1]:
+            os.truncate(file, int(random.integers(file.stat().st_size)))
+        if boots:
+            monkeypatch.setattr("diskbuffer.formats.unfinished.boot_id", lambda: "another")
+        export(name, store, target, **how)
+        if name in ("webdataset", "video"):
+            assert contents(target) == contents(tmp_path / "clean")
+            continue
+        for made_of in (tmp_path / "clean", target):
+            back = tmp_path / f"back of {made_of.name}"
+            if not back.exists():
+                import_(name, made_of, back, progress=False)
+        interrupted.assert_same_in_each_stream(tmp_path / "back of clean", tmp_path / f"back of out{n}")
 
 
 GOLDEN = Path(__file__).parent / "golden" / "npz"

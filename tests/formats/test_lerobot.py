@@ -224,6 +224,15 @@ def test_done_within_an_episode_is_a_column_or_an_error(data_set: Path, tmp_path
     assert all(one["next/done"].all() and not one["terminated"].any() for one in found)
 
 
+def test_a_rate_that_is_no_whole_number_is_a_named_loss(tmp_path: Path) -> None:
+    store = made.store_of(tmp_path / "store", made.some(2), metadata={"lerobot": {"fps": 29.97}})
+    with pytest.raises(db.errors.LossError, match=r"fps: 29.97 frames a second.*would be 30"):
+        export("lerobot", store, tmp_path / "out", allow_loss=["final_obs"], progress=False)
+    export("lerobot", store, tmp_path / "out", allow_loss=["final_obs", "fps"], progress=False)
+    assert json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["fps"] == 30
+    export("lerobot", store, tmp_path / "other", fps=25, allow_loss=["final_obs"], progress=False)
+
+
 @pytest.mark.nightly
 def test_done_can_be_truncated(data_set: Path, tmp_path: Path) -> None:
     assert all(

@@ -422,6 +422,23 @@ def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
     assert (found["terminated"].tolist(), found["truncated"].tolist()) == ([False, False], [False, True])
 
 
+def test_an_observation_that_is_missing_after_the_last_step_is_named(tmp_path: Path) -> None:
+    observations = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,)), "b": gym.spaces.Box(-1, 1, (2,))})
+    episodes = buffers(observations, ACTIONS, 5, -1)
+    path = write(tmp_path / "given", episodes, observations, ACTIONS, "hdf5")
+    import_("minari", path, tmp_path / "whole", progress=False)
+    with h5py.File(path / "data" / "main_data.hdf5", "r+") as file:
+        group = file["episode_1/observations"]
+        for name, rows in {name: group[name][:-1] for name in group}.items():
+            del group[name]
+            group[name] = rows
+    with pytest.raises(db.errors.LossError, match=r"final_obs: .*missing in 1 episode, first in number 1"):
+        import_("minari", path, tmp_path / "store", progress=False)
+    found = made.read(import_("minari", path, tmp_path / "store", allow_loss=["final_obs"], progress=False))
+    assert len(found) == len(episodes)
+    assert (found[1]["obs/a"][-1] == found[1]["obs/a"][-2]).all()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -430,7 +447,7 @@ def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
         ({"dataset_id": "no version"}, "dataset_id"),
     ],
 )
-def test_options_are_checked(tmp_path: Path, options: dict[str, str], said: str) -> None:
+def test_options_are_checked(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     store = made.store_of(tmp_path / "store", made.some(1))
     with pytest.raises(db.InputError, match=said):
         export("minari", store, tmp_path / "out", progress=False, **options)

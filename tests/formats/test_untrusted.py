@@ -70,6 +70,32 @@ def test_the_path_of_a_data_set_may_be_a_link(tmp_path: Path) -> None:
     assert len(made.read(tmp_path / "store")) == 4
 
 
+def test_links_of_a_hugging_face_cache_are_followed_and_no_others(tmp_path: Path) -> None:
+    snapshot, blobs = (
+        tmp_path / "datasets--some--thing" / "snapshots" / "0a1b" / "data",
+        tmp_path / "datasets--some--thing" / "blobs",
+    )
+    shutil.copytree(GOLDEN / "npz" / "drqv2", snapshot)
+    blobs.mkdir()
+    for n, file in enumerate(sorted(snapshot.iterdir())):
+        file.rename(blobs / f"{n:040x}")
+        file.symlink_to(f"../../../blobs/{n:040x}")
+    import_("drqv2", snapshot, tmp_path / "store", progress=False)
+    assert len(made.read(tmp_path / "store")) == 4
+    (tmp_path / "secret").write_bytes((blobs / f"{0:040x}").read_bytes())
+    for where in (tmp_path / "secret", snapshot.parent / "beside"):
+        (snapshot.parent / "beside").write_bytes(b"")
+        file.unlink()
+        file.symlink_to(where)
+        with pytest.raises(db.errors.SourceError, match="is a link"):
+            import_("drqv2", snapshot, tmp_path / "other", progress=False)
+    (blobs / "out").symlink_to(tmp_path / "secret")
+    file.unlink()
+    file.symlink_to("../../../blobs/out")
+    with pytest.raises(db.errors.SourceError, match="is a link"):
+        import_("drqv2", snapshot, tmp_path / "other", progress=False)
+
+
 def test_a_link_beside_a_file_of_maniskills_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "data.h5", "w") as file:
         group = file.create_group("traj_0")

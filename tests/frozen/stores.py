@@ -196,7 +196,7 @@ def _store(name: str, *traits: str) -> Callable[[Callable[[Path, int], Iterator[
 @_store("vectors", "priorities", "versions", "every way")
 def _vectors(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     with db.ReplayBuffer(
-        path / "store", columns=VECTORS, extra=EXTRA, n_envs=2, segment_rows=64, seed=3, threads=threads
+        path / "store", columns=VECTORS, extra=EXTRA, n_envs=2, autoreset="next_step", segment_rows=64, seed=3, threads=threads
     ) as buffer:
         fill(buffer, VECTORS, 30, extra=EXTRA)
         buffer.episodes[[0, 3]].set_tag("good")
@@ -235,7 +235,7 @@ def _sealed(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 
 @_store("stacks, padded with zeros")
 def _stacks(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-    how: dict[str, Any] = {"padding": "zeros", "segment_rows": 64, "chunk_rows": 2, "n_envs": 2}
+    how: dict[str, Any] = {"padding": "zeros", "segment_rows": 64, "chunk_rows": 2, "n_envs": 2, "autoreset": "next_step"}
     with db.ReplayBuffer(path / "store", columns=PIXELS, frame_stack=3, **how, seed=3, threads=threads) as buffer:
         for k in range(24):
             given = trajectory(PIXELS, LENGTHS[k % len(LENGTHS)], k)
@@ -298,7 +298,7 @@ def _dicts(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
         "large": db.Column((), "uint64"),
         "small": db.Column((3,), "int8"),
     }
-    how: dict[str, Any] = {"frame_stack": 2, "segment_rows": 64, "n_envs": 2}
+    how: dict[str, Any] = {"frame_stack": 2, "segment_rows": 64, "n_envs": 2, "autoreset": "next_step"}
     with db.ReplayBuffer(path / "store", columns=columns, extra=extra, **how, seed=3, threads=threads) as buffer:
         fill(buffer, columns, 24, extra=extra)
         yield buffer
@@ -334,7 +334,7 @@ def _transforms(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 
 @_store("a ring of vectors", "some priorities", "versions")
 def _ring(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-    how: dict[str, Any] = {"capacity": 300, "n_envs": 2, "segment_rows": 64, "seed": 3}
+    how: dict[str, Any] = {"capacity": 300, "n_envs": 2, "autoreset": "next_step", "segment_rows": 64, "seed": 3}
     with db.ReplayBuffer(path / "store", columns=VECTORS, extra=EXTRA, **how, threads=threads) as buffer:
         fill(buffer, VECTORS, 60, extra=EXTRA)
         yield buffer
@@ -342,7 +342,15 @@ def _ring(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 
 @_store("a ring of frames")
 def _ring_of_frames(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-    how: dict[str, Any] = {"capacity": 260, "n_envs": 2, "segment_rows": 64, "frame_stack": 4, "capacity_each": True, "seed": 3}
+    how: dict[str, Any] = {
+        "capacity": 260,
+        "n_envs": 2,
+        "autoreset": "next_step",
+        "segment_rows": 64,
+        "frame_stack": 4,
+        "capacity_each": True,
+        "seed": 3,
+    }
     with db.ReplayBuffer(path / "store", columns=PIXELS, **how, threads=threads) as buffer:
         fill(buffer, PIXELS, 45)
         yield buffer
@@ -353,7 +361,8 @@ def _writers(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
     how: dict[str, Any] = {"columns": VECTORS, "extra": EXTRA, "segment_rows": 64, "threads": 1}
     with contextlib.ExitStack() as stack:
         writers = [
-            stack.enter_context(db.ReplayBuffer(path / "all", writer=name, n_envs=n, **how)) for name, n in (("a", 1), ("b", 2))
+            stack.enter_context(db.ReplayBuffer(path / "all", writer=name, n_envs=n, autoreset="next_step", **how))
+            for name, n in (("a", 1), ("b", 2))
         ]
         for k, writer in enumerate(writers):
             fill(writer, VECTORS, 9, first=k, extra=EXTRA)
@@ -389,7 +398,9 @@ def _goals(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 
 @_store("columns written later", "few")
 def _values(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-    with db.ReplayBuffer(path / "store", columns=VECTORS, n_envs=2, segment_rows=64, seed=3, threads=threads) as buffer:
+    with db.ReplayBuffer(
+        path / "store", columns=VECTORS, n_envs=2, autoreset="next_step", segment_rows=64, seed=3, threads=threads
+    ) as buffer:
         fill(buffer, VECTORS, 30)
         steps, numbers = buffer.steps(), Numbers(7)
         for name in ("value", "next_value"):

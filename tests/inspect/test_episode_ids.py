@@ -58,7 +58,7 @@ def test_ids_name_the_same_episodes_while_several_environments_are_trained(
     tmp_path: Path, any_seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng, path = np.random.default_rng(any_seed), tmp_path / "store"
-    with db.ReplayBuffer(path, 400, columns=COLUMNS, n_envs=3, segment_rows=32) as buffer:
+    with db.ReplayBuffer(path, 400, columns=COLUMNS, n_envs=3, autoreset="next_step", segment_rows=32) as buffer:
         made = Recording(buffer, 3)
         for turn in range(60):
             made.extend(int(rng.integers(3)), int(rng.integers(1, 60)))
@@ -91,7 +91,7 @@ def test_ids_of_several_writers_are_those_of_the_directory(tmp_path: Path) -> No
     numbers: dict[int, int] = {}
     for turn in range(3):
         for name in ("a", "b"):
-            with db.ReplayBuffer(tmp_path / "all", writer=name, columns=COLUMNS, n_envs=2) as buffer:
+            with db.ReplayBuffer(tmp_path / "all", writer=name, columns=COLUMNS, n_envs=2, autoreset="next_step") as buffer:
                 made = Recording(buffer, 2)
                 made.rows = [int(row) + 1 for row in heads_of(buffer)]
                 for env in (0, 1, 0):
@@ -107,7 +107,7 @@ def test_ids_of_several_writers_are_those_of_the_directory(tmp_path: Path) -> No
 def test_newer_and_older_go_by_time_and_not_by_environment(tmp_path: Path) -> None:
     """Two environments, one of which begins late and is ten times as fast."""
     path = tmp_path / "store"
-    with db.ReplayBuffer(path, columns=COLUMNS, n_envs=2, segment_rows=16) as buffer:
+    with db.ReplayBuffer(path, columns=COLUMNS, n_envs=2, autoreset="next_step", segment_rows=16) as buffer:
         made = Recording(buffer, 2)
         for _ in range(20):
             made.extend(0, 40)

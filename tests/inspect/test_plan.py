@@ -152,7 +152,9 @@ def test_stable_baselines3_allocates_what_is_said(tmp_path: Path, n_envs: int, s
     ]
     for observations, actions, obs, action in cases:
         path = tmp_path / next(at)
-        with db.ReplayBuffer(path, columns={"obs": obs, "action": action}, n_envs=n_envs, frame_stack=stack) as buffer:
+        with db.ReplayBuffer(
+            path, columns={"obs": obs, "action": action}, n_envs=n_envs, autoreset="next_step", frame_stack=stack
+        ) as buffer:
             for _ in range(2):
                 frames, taken = np.zeros((n_envs, *obs.shape), obs.np_dtype), np.zeros((n_envs, *action.shape), action.np_dtype)
                 flags = np.zeros(n_envs, bool)

@@ -88,7 +88,7 @@ class Episodes:
             "action": db.Column((3,), "float32"),
             "choice": db.Column((), "int64"),
         }
-        with db.ReplayBuffer(path, columns=columns, segment_rows=256, n_envs=2) as buffer:
+        with db.ReplayBuffer(path, columns=columns, segment_rows=256, n_envs=2, autoreset="next_step") as buffer:
             for n, actions in enumerate(self.action):
                 ends = np.zeros(len(actions), bool)
                 ends[-1] = not self.cut[n]

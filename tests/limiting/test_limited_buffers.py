@@ -146,7 +146,7 @@ def test_a_signal_ends_a_wait(tmp_path: Path) -> None:
 
 def test_actors_and_a_learner_in_threads_of_one_buffer(tmp_path: Path) -> None:
     asked = db.SampleToInsertRatio(3, min_size=100, error_buffer=200)
-    with opened(tmp_path / "store", asked, n_envs=2, capacity=2000) as buffer:
+    with opened(tmp_path / "store", asked, n_envs=2, autoreset="next_step", capacity=2000) as buffer:
 
         def act(env: int) -> None:
             for _ in range(200):

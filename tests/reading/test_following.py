@@ -99,7 +99,14 @@ class World:
         self.rng, self.made = np.random.default_rng(seed), 0
         self.frames = [self.reset() for _ in range(envs)]
         columns = {"obs": db.Column(shape, "uint8"), "action": db.Column((), "int64")}
-        create = {"columns": columns, "n_envs": envs, "frame_stack": stack, "segment_rows": 8, **options}
+        create = {
+            "columns": columns,
+            "n_envs": envs,
+            "autoreset": "next_step",
+            "frame_stack": stack,
+            "segment_rows": 8,
+            **options,
+        }
         db.ReplayBuffer(path, threads=1, **create).close()
         self.writer: db.ReplayBuffer | None = self.opened()
         self.readers = [db.ReplayBuffer(path, mode="r", threads=1)]

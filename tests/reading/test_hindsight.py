@@ -41,6 +41,7 @@ def make(tmp_path: Path, stack: int) -> db.ReplayBuffer:
         observation_space=space,
         action_space=spaces.Discrete(3),
         n_envs=2,
+        autoreset="next_step",
         frame_stack=stack,
         segment_rows=8,
     )

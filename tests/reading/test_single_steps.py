@@ -67,7 +67,9 @@ def test_they_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed
     columns = obs | {"action": db.Column((), "int64"), "reward": db.Column((), allow_nan=True)} | more
     n_envs = int(rng.integers(1, 4))
     read = 0
-    with db.ReplayBuffer(tmp_path / "store", columns=columns, capacity=400, n_envs=n_envs, segment_rows=64) as buffer:
+    with db.ReplayBuffer(
+        tmp_path / "store", columns=columns, capacity=400, n_envs=n_envs, autoreset="next_step", segment_rows=64
+    ) as buffer:
         for _ in range(12):
             _fill(buffer, columns, 150, rng)
             with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
@@ -150,6 +152,7 @@ def test_stacks_that_are_drawn_and_gathered_in_one_call_are_the_same(
         columns=columns,
         capacity=400,
         n_envs=n_envs,
+        autoreset="next_step",
         segment_rows=64,
         frame_stack=int(rng.integers(2, 5)),
     ) as buffer:

@@ -55,7 +55,9 @@ def flip(path: Path, at: int) -> None:
 def test_rows_come_back_as_they_were(tmp_path: Path, sealed: bool, stack: int, n_envs: int) -> None:
     frames = noise()
     columns = {"obs": db.Column(frames.shape[1:], "uint8")}
-    with db.ReplayBuffer(tmp_path / "store", 2 * STEPS, columns=columns, n_envs=n_envs, frame_stack=stack) as buffer:
+    with db.ReplayBuffer(
+        tmp_path / "store", 2 * STEPS, columns=columns, n_envs=n_envs, autoreset="next_step", frame_stack=stack
+    ) as buffer:
         for env in range(n_envs):
             buffer.extend(obs=frames[:: (-1) ** env], reward=np.zeros(STEPS), env=env)
         if sealed:

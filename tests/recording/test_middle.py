@@ -103,6 +103,17 @@ def test_stacks_that_do_not_roll_are_refused_and_told_what_to_do(tmp_path: Path)
         assert len(buffer) == 0
 
 
+def test_a_reset_in_next_step_mode_is_told_from_a_step_where_nobody_has_said_that_there_are_any(tmp_path: Path) -> None:
+    given, other = stacks(3), stacks(3, 500)
+    with filled(tmp_path / "store", frame_stack=3) as buffer:
+        for t in range(3):
+            buffer.add(given[t], t, 1, given[t + 1], t == 2, False)
+        with pytest.raises(db.errors.StackError, match=r"leave it out.*autoreset='next_step'") as raised:
+            buffer.add(given[3], 0, 0, other[0], False, False)
+        assert "frame_stack=1" not in str(raised.value)
+        assert buffer.add(other[0], 0, 1, other[1], False, False) == 1
+
+
 def test_a_reset_step_may_lead_to_any_stack(tmp_path: Path) -> None:
     """In next-step mode the reset is no step, so that nothing has to roll in it."""
     given, other = stacks(3), stacks(3, 500)

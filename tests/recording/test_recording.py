@@ -750,7 +750,9 @@ def test_each_environment_may_keep_its_own_newest_steps(tmp_path: Path) -> None:
         buffer.extend(frames, at[:-1], np.zeros(n), env=env)
 
     path = tmp_path / "store"
-    with db.ReplayBuffer(path, 120, columns=columns, n_envs=3, segment_rows=8, capacity_each=True) as buffer:
+    with db.ReplayBuffer(
+        path, 120, columns=columns, n_envs=3, autoreset="next_step", segment_rows=8, capacity_each=True
+    ) as buffer:
         extend(buffer, 2, 0, 45)
         for turn in range(40):
             extend(buffer, turn % 2, turn // 2 * 7, 7)

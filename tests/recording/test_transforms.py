@@ -297,7 +297,7 @@ def test_each_frame_is_transformed_once(n: int, stack: int, tmp_path: Path, monk
     def look() -> Array:
         return games.look(stack > 1)["camera"]
 
-    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=n, frame_stack=stack) as buffer:
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=n, autoreset="next_step", frame_stack=stack) as buffer:
         for step in range(10):
             obs, counts[:] = look(), []
             games.frames = np.concatenate(

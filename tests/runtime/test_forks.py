@@ -115,11 +115,10 @@ def held_elsewhere(lock: Any) -> Callable[[], None]:
     return end
 
 
-@pytest.mark.parametrize("name", ["_marking", "_building"])
-def test_locks_of_a_buffer_are_free_in_a_fork(buffer: db.ReplayBuffer, name: str) -> None:
-    end = held_elsewhere(getattr(buffer, name))
+def test_the_lock_of_copies_is_free_in_a_fork(buffer: db.ReplayBuffer) -> None:
+    end = held_elsewhere(buffer._closing.copying)
     try:
-        assert in_fork(getattr(buffer, name).acquire) == 0
+        assert in_fork(buffer._closing.copying.acquire) == 0
     finally:
         end()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -128,6 +130,35 @@ def extending(path: Path, storm: Storm, interrupts: int) -> None:
         assert (every["next_obs"].numpy() == np.arange(len(buffer)) + 1).all()
 
 
+def copying(path: Path, storm: Storm, interrupts: int) -> None:
+    """Interrupt `snapshot` and `mark`; a copy is there and whole, or nothing is left of it."""
+    rng, target, marks = np.random.default_rng(2), path.with_name("copy"), path / "_segments" / "length" / "marks"
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(path, columns=columns, segment_rows=8) as buffer:
+        buffer.extend(obs=np.arange(401), action=np.arange(400), reward=np.zeros(400))
+        buffer.flush(recompress=True)
+        buffer.extend(obs=np.arange(101), action=np.arange(100), reward=np.zeros(100))
+        for _ in range(interrupts):
+            for call in (lambda: buffer.copies.snapshot(target), lambda: buffer.copies.mark("mark", replace=True)):
+                opened, seconds = len(os.listdir("/dev/fd")), -time.perf_counter()
+                call()
+                shutil.rmtree(target, ignore_errors=True)
+                seconds += time.perf_counter()
+                try:
+                    storm.arm(rng.uniform(1e-5, seconds))
+                    call()
+                    storm.calm()
+                except KeyboardInterrupt:
+                    storm.calm()
+                assert len(os.listdir("/dev/fd")) == opened
+                assert sorted(os.listdir(path.parent)) in (["copy", "store"], ["store"])
+                assert not marks.exists() or os.listdir(marks) == ["mark"]
+                if target.exists():
+                    with db.ReplayBuffer(target, mode="r") as copy:
+                        assert len(copy) == 500
+                    shutil.rmtree(target)
+
+
 def run_alone(scenario: str, *arguments: str) -> None:
     """Run a scenario of this file in a process of its own.
 
@@ -141,7 +172,7 @@ def run_alone(scenario: str, *arguments: str) -> None:
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("scenario", ["adding", "extending"])
+@pytest.mark.parametrize("scenario", ["adding", "extending", "copying"])
 def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(
     scenario: str, tmp_path: Path, amount: Callable[[int, int], int]
 ) -> None:
@@ -300,7 +331,7 @@ if __name__ == "__main__":
     else:
         storm = Storm()
         signal.signal(signal.SIGALRM, storm.strike)
-        {"adding": adding, "extending": extending}[scenario](Path(argument), storm, *map(int, more))
+        {"adding": adding, "extending": extending, "copying": copying}[scenario](Path(argument), storm, *map(int, more))
     print("whole")
 
 

@@ -203,7 +203,7 @@ def test_an_opening_that_fails_leaves_nothing(
         buffer = filled(path, writer=writer)
         buffer._closing.abandon() if kind == "killed" else buffer.close()
         del buffer
-    for module in ("store.system.files", "store.opening", "opening.opening", "writers.joining", "writers.retention"):
+    for module in ("store.system.files", "store.opening", "opening.opening", "writers.joining"):
         monkeypatch.setattr(f"diskbuffer.{module}.Files", _Failing)
     failures = 0
     for n in range(0, 400, 1 if amount(0, 1) else 11):

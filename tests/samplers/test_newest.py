@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.some(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_newest_are_in_every_batch_and_the_others_drawn_as_before(kind: str, tmp_path: Path) -> None:
-    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, n_envs=3, segment_rows=16) as buffer:
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, n_envs=3, autoreset="next_step", segment_rows=16) as buffer:
         sampler, others = db.Uniform(1, newest=2, **KINDS[kind]), list[int]()
         for n in range(300):
             if n % 30 == 0:
@@ -83,7 +83,7 @@ def test_a_resumed_run_has_the_same_batches_and_a_batch_that_is_mended_keeps_its
     def run(path: Path, parts: list[int]) -> list[list[int]]:
         found, state = list[list[int]](), None
         for rounds in parts:
-            with db.ReplayBuffer(path, 100, columns=COLUMNS, n_envs=2, segment_rows=8) as buffer:
+            with db.ReplayBuffer(path, 100, columns=COLUMNS, n_envs=2, autoreset="next_step", segment_rows=8) as buffer:
                 sampler = db.Uniform(5, newest=3)
                 if state is None:
                     add(buffer, 0, 30)

@@ -249,6 +249,20 @@ def test_every_start_of_a_crossing_sequence_has_the_same_probability(tmp_path: P
             db.Slices(4, crossing=True, **wrong)
 
 
+@pytest.mark.parametrize("sampler", [db.Slices(2), db.Prioritized(length=2)])
+def test_where_every_step_is_an_episode_of_its_own_more_steps_are_no_advice(sampler: db.Sampler, tmp_path: Path) -> None:
+    columns = {"obs": db.Column(()), "action": db.Column(())}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        for n in range(10):
+            if n < 2:
+                with pytest.raises(db.errors.EmptyBufferError, match="add more steps" if n else "no "):
+                    buffer.sample(4, sampler)
+            buffer.add(n, 0, 0, n + 0.5, False, False)
+        with pytest.raises(db.errors.EmptyBufferError, match=r"almost all of the 10 steps.*ndim=2.*new_episode=") as raised:
+            buffer.sample(4, sampler)
+        assert "more steps" not in str(raised.value)
+
+
 def test_where_valid_starts_are_rare_they_are_drawn_all_the_same_and_evenly() -> None:
     lengths = np.full(20_000, 20)
     lengths[[5, 9_000, 19_999]] = 23, 40, 25

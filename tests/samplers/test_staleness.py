@@ -75,7 +75,7 @@ def test_the_steps_that_can_be_drawn_are_those_found_by_hand(
 ) -> None:
     """Versions rise, mostly, and fall here and there; NaN is among those that are floats."""
     with tempfile.TemporaryDirectory() as directory:
-        buffer = open_(Path(directory) / "store", dtype, capacity=capacity, n_envs=3)
+        buffer = open_(Path(directory) / "store", dtype, capacity=capacity, n_envs=3, autoreset="next_step")
         reader = db.ReplayBuffer(buffer.path, mode="r")
         sampler, version = db.Uniform(1, max_age=most, age_column="version"), 0
         beside = copy.deepcopy(sampler)
@@ -119,7 +119,7 @@ def test_what_is_young_enough_is_drawn_evenly_and_nothing_else(kind: str, how: s
         "epochs": db.Uniform(1, replace=False, **given),
     }
     sampler = samplers[kind]
-    with open_(tmp_path / "store", n_envs=2, capacity=400) as buffer:
+    with open_(tmp_path / "store", n_envs=2, autoreset="next_step", capacity=400) as buffer:
         for version in range(20):
             add(buffer, version % 2, [version] * 27)
             add(buffer, 0, [version] * 3)
@@ -151,7 +151,7 @@ def test_a_run_that_is_resumed_goes_on_and_an_epoch_leaves_out_what_became_too_o
     def run(path: Path, parts: list[int], replace: bool) -> list[list[int]]:
         found, state, version = list[list[int]](), None, 0
         for rounds in parts:
-            with open_(path, n_envs=2, capacity=300) as buffer:
+            with open_(path, n_envs=2, autoreset="next_step", capacity=300) as buffer:
                 sampler = db.Uniform(3, replace=replace, **given)
                 if state is None:
                     add(buffer, 0, [0] * 40)
@@ -188,7 +188,7 @@ def test_a_loader_delivers_what_was_young_enough_when_it_was_drawn(tmp_path: Pat
 def test_each_environment_has_its_newest_steps_and_a_sampler_may_change_its_buffer(tmp_path: Path) -> None:
     sampler = db.Uniform(1, max_age=1, age_column="version")
     for name in ("one", "other"):
-        with open_(tmp_path / name, n_envs=2) as buffer:
+        with open_(tmp_path / name, n_envs=2, autoreset="next_step") as buffer:
             add(buffer, 0, [5, 6, 7])
             add(buffer, 1, [0, 0, 6])
             streams = buffer.steps() % 2
@@ -233,7 +233,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
 def test_the_stores_of_several_writers_have_one_limit_and_their_newest_steps_in_turn(tmp_path: Path) -> None:
     """Versions are compared across writers; one comes late, and one is never young enough."""
     given: dict[str, Any] = {"max_age": 3, "age_column": "version"}
-    with open_(tmp_path, writer="a", n_envs=2) as a, open_(tmp_path, writer="old") as old:
+    with open_(tmp_path, writer="a", n_envs=2, autoreset="next_step") as a, open_(tmp_path, writer="old") as old:
         add(old, 0, [0] * 9)
         learner, sampler = db.ReplayBuffer(tmp_path, mode="r"), db.Uniform(1, **given)
         for version in range(3, 8):

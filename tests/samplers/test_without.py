@@ -17,7 +17,7 @@ EPISODES, LENGTH = 40, 7
 
 def fill(path: Path, n_envs: int = 1) -> db.ReplayBuffer:
     """Return a buffer whose observations tell their episode, in hundreds."""
-    buffer = db.ReplayBuffer(path, columns=COLUMNS, segment_rows=16, n_envs=n_envs)
+    buffer = db.ReplayBuffer(path, columns=COLUMNS, segment_rows=16, n_envs=n_envs, autoreset="next_step")
     for episode in range(EPISODES):
         obs, ends = np.arange(LENGTH + 1) + 100 * episode, np.arange(LENGTH) == LENGTH - 1
         env: dict[str, Any] = {"env": episode % n_envs} if n_envs > 1 else {}

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
 from diskbuffer.commands.cli import main
+from diskbuffer.store import directory
 from diskbuffer.store.checking.findings import Collector, Finder, Finding
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem, Report
@@ -26,6 +27,7 @@ from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 from tests.support.experience import Experience, Feeder
+from tests.support.specimens import copy_while_open
 
 if TYPE_CHECKING:
     from tests.support.writers import Writers
@@ -180,6 +182,28 @@ def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(
     writers.wait_for(int(writers.account.last[1]) + 10)
     writers.kill()
     assert db.check(tmp_path / "store", progress=False).ok
+
+
+def test_what_a_kill_left_and_opening_finishes_is_told_and_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    buffer = db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=8)
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, "replace_group", interrupted)  # when arrays have grown, and the group has not
+        with pytest.raises(KeyboardInterrupt):
+            buffer.extend(obs=np.arange(100_001), action=np.arange(100_000), reward=np.zeros(100_000))
+    copy_while_open(tmp_path / "store", tmp_path / "killed")
+    buffer.close()
+    report = db.check(tmp_path / "killed", progress=False)
+    assert report.ok
+    assert report.problems
+    assert str(report).endswith("everything is as it was written, but for what a kill left and opening finishes")
+    with db.ReplayBuffer(tmp_path / "killed") as again:
+        assert len(again) > 0
+    assert not db.check(tmp_path / "killed", progress=False).problems
+
+
+def interrupted(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

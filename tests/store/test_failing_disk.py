@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from tests.support.specimens import copy_while_open
 from tests.support.workloads import Gate
 
 COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
@@ -157,6 +158,62 @@ def test_a_way_back_to_a_mark_whose_beginning_raises_is_not_gone_later(disk: Dis
             assert len(buffer) == 30, disk.made[last]
     with db.ReplayBuffer(path, mark="mark", threads=1) as buffer:
         assert len(buffer) == 20
+
+
+def told(buffer: db.ReplayBuffer) -> tuple[Any, ...]:
+    """Return what a change of the store's description changes."""
+    steps = buffer.steps()
+    actions = buffer.at(steps, columns=["action"])["action"].tolist() if len(steps) else []
+    return actions, buffer.capacity, sorted(buffer.columns.derived), set(buffer.episodes.tag.tolist())
+
+
+CHANGES: dict[str, Callable[[db.ReplayBuffer], object]] = {
+    "clear": lambda buffer: buffer.clear(),
+    "resize": lambda buffer: buffer.resize(8),
+    "remove": lambda buffer: buffer.columns.remove("value"),
+    "tag": lambda buffer: buffer.episodes[buffer.episodes.ending != "running"].set_tag("bad"),
+}
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_change_is_made_whole_or_not_at_all_whatever_fails_and_also_after_a_kill(
+    how: str, disk: Disk, tmp_path: Path, amount: Callable[[int, int], int]
+) -> None:
+    def opened(name: str) -> db.ReplayBuffer:
+        found = db.ReplayBuffer(tmp_path / name / "store", 64, columns=COLUMNS, segment_rows=8, threads=1)
+        extend(found, 0, 20)
+        added(found, "write")
+        added(found, "tag")
+        extend(found, 40, 20)
+        found.cut_off()
+        return found
+
+    with opened("first") as buffer:
+        before = told(buffer)
+        made = disk.count(lambda: CHANGES[how](buffer))
+        after = told(buffer)
+        names = list(disk.made)
+    group = next(n for n, one in enumerate(names) if one == ("replace", "zarr.json"))
+    near = range(
+        max(0, group - 6), min(made, group + 8)
+    )  # all operations with the file that says what the store is, and its copy
+    for operation in sorted({*near, *range(0, made, amount(30, 1))}):
+        buffer = opened(str(operation))
+        raised = disk.fails(lambda buffer=buffer: CHANGES[how](buffer), operation)  # type: ignore[misc]
+        now = told(buffer)
+        assert now == before if raised else now == after, (operation, names[operation])
+        for more in (0, 5):
+            if more:
+                extend(buffer, 100, more)
+            now = told(buffer)
+            killed = tmp_path / str(operation) / f"killed{more}"
+            copy_while_open(buffer.path, killed)
+            with db.ReplayBuffer(killed, mode="r", threads=1) as again:
+                assert told(again) == now, (operation, names[operation], more)
+        with contextlib.suppress(OSError):
+            buffer.close()
+        shutil.rmtree(tmp_path / str(operation))
 
 
 def added(buffer: db.ReplayBuffer, how: str) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store.system import files
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
 from soak import mounts
@@ -34,11 +38,16 @@ def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
         Feeder(world, buffer).add(40)
         buffer.copies.mark("one")
 
-    def lock(files: Files, fd: int, *, exclusive: bool) -> bool:
+    def flock(fd: int, what: int) -> None:
         number = getattr(errno, code)
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Files, "lock", lock)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    several: dict[str, Any] = {"writer": "one"}
+    for name, how in (("new", {}), ("several", several)):
+        with pytest.raises(db.LockedError, match=rf"^{tmp_path / name} is on a file system without locks.*local disk") as raised:
+            world.open(tmp_path / name, **how)
+        assert ".new" not in str(raised.value)
     for mark in (None, "one"):
         with db.ReplayBuffer(path, mode="r", mark=mark) as buffer:
             assert world.check(buffer) == 40
@@ -49,12 +58,28 @@ def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
         db.ReplayBuffer(path)
     monkeypatch.undo()
     buffer = world.open(path)
-    monkeypatch.setattr(Files, "lock", lock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(db.LockedError, match=f"not closed.*no locks.*this process, {os.getpid()}"):
         db.ReplayBuffer(path, mode="r")
     buffer.close()
     with db.ReplayBuffer(path, mode="r") as buffer:
         assert world.check(buffer) == 40
+
+
+def test_where_files_cannot_be_mapped_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, path = Experience(), tmp_path / "store"
+    world.open(path).close()
+
+    def mmap(*_: object) -> None:
+        ctypes.set_errno(errno.ENODEV)
+
+    monkeypatch.setattr(files._libc, "mmap", mmap)
+    for place, mode in ((path, "a"), (path, "r"), (tmp_path / "new", "a")):
+        with pytest.raises(db.InputError, match=rf"^{place} is on a file system whose files cannot be mapped.*local disk"):
+            world.open(place, mode=mode)
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.undo()
+    world.open(path).close()
 
 
 def test_a_lock_that_may_only_be_read_tells_whether_it_is_held(tmp_path: Path) -> None:

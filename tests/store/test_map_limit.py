@@ -37,7 +37,7 @@ def test_what_cannot_be_mapped_is_refused_before_anything_is_written(
     tmp_path: Path, limit: Callable[[], None], writer: str | None
 ) -> None:
     limit()
-    too_much: list[dict[str, Any]] = [{"n_envs": 200}, {"capacity": 20_000, "segment_rows": 64}]
+    too_much: list[dict[str, Any]] = [{"n_envs": 200, "autoreset": "next_step"}, {"capacity": 20_000, "segment_rows": 64}]
     for options in too_much:
         with pytest.raises(db.InputError, match=r"files that are mapped.*can map \d,\d+ more.*vm\.max_map_count.*segment_rows"):
             db.ReplayBuffer(tmp_path / "store", columns=_COLUMNS, writer=writer, **options)
@@ -48,7 +48,7 @@ def test_what_cannot_be_mapped_is_refused_before_anything_is_written(
 @pytest.mark.nightly
 def test_a_store_that_cannot_be_mapped_here_is_refused(tmp_path: Path, limit: Callable[[], None]) -> None:
     for n in range(3):
-        db.ReplayBuffer(tmp_path / "several", columns=_COLUMNS, n_envs=50, writer=f"w{n}").close()
+        db.ReplayBuffer(tmp_path / "several", columns=_COLUMNS, n_envs=50, autoreset="next_step", writer=f"w{n}").close()
     with db.ReplayBuffer(tmp_path / "read", columns=_COLUMNS, segment_rows=8) as buffer:
         buffer.extend(np.zeros((2401, 2), np.float32), np.zeros(2400, int), np.zeros(2400))
     db.ReplayBuffer(tmp_path / "written", 2400, columns=_COLUMNS, segment_rows=8).close()

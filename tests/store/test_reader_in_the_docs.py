@@ -33,7 +33,9 @@ def test_it_returns_what_is_stored(tmp_path: Path, capacity: int | None, codec: 
         "action": db.Column((2,), "float32"),
     }
     random = np.random.default_rng(0)
-    with db.ReplayBuffer(tmp_path / "store", capacity, columns=columns, n_envs=2, segment_rows=32) as buffer:
+    with db.ReplayBuffer(
+        tmp_path / "store", capacity, columns=columns, n_envs=2, autoreset="next_step", segment_rows=32
+    ) as buffer:
         for number in range(12):
             n = int(random.integers(1, 60))
             obs = {

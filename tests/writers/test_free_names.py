@@ -38,7 +38,7 @@ with db.ReplayBuffer(root, columns=columns, writer="actor-*") as buffer:
 def test_names_that_nobody_has_are_taken_again_in_order(tmp_path: Path) -> None:
     root = tmp_path / "all"
     first, second = opened(root), opened(root)
-    several = opened(root, n_envs=2)
+    several = opened(root, n_envs=2, autoreset="next_step")
     assert [buffer.path.name for buffer in (first, second, several)] == ["actor-0", "actor-1", "actor-2"]
     for buffer in (first, second):
         buffer.add(0, 0, 1.0, 1, False, False)
@@ -48,7 +48,7 @@ def test_names_that_nobody_has_are_taken_again_in_order(tmp_path: Path) -> None:
     assert (third.path.name, len(third)) == ("actor-0", 1)
     third.add(1, 0, 1.0, 2, False, False)  # where the other stopped, and yet an episode of its own
     assert third.episodes.length.tolist() == [1, 1]
-    assert opened(root, n_envs=2).path.name == "actor-2"
+    assert opened(root, n_envs=2, autoreset="next_step").path.name == "actor-2"
     assert opened(root).path.name == "actor-3"
     third.close()
     pickled = pickle.dumps(second)

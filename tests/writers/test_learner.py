@@ -16,7 +16,6 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
-from diskbuffer.writers.counts import Counts
 from diskbuffer.writers.description import SHARED
 from tests.writers.test_multi_writer import Writer
 
@@ -250,43 +249,6 @@ def test_others_sample_while_a_learner_flushes(writer: Writer, monkeypatch: pyte
         learner.flush()
         assert sampled == [True]
         monkeypatch.undo()
-
-
-# The capacity
-
-
-def test_writers_that_start_together_count_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, together, met = Files(tmp_path), threading.Barrier(2), threading.local()
-    files.make_directory(SHARED)
-    real = Files.replace_contents
-
-    def replace_contents(files: Files, name: str, data: bytes, *, sync: bool = True) -> None:
-        if not hasattr(met, "once"):
-            met.once = True
-            try:
-                together.wait(0.5)
-            except threading.BrokenBarrierError:  # the other waits for this one
-                together.reset()
-        real(files, name, data, sync=sync)
-
-    monkeypatch.setattr(Files, "replace_contents", replace_contents)
-    counts = list[Counts]()
-    threads = [threading.Thread(target=lambda: counts.append(Counts(Files(tmp_path)))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    first, second = counts
-    first.steps[3] = 7
-    assert second.steps[3] == 7
-
-
-def test_a_writer_opens_after_a_power_loss_that_took_the_size_of_the_counts(writer: Writer) -> None:
-    writer.buffer.close()
-    (writer.root / SHARED / "steps").write_bytes(b"")
-    writer.open()
-    go_on(writer, 401, 10)
-    writer.buffer.close()
 
 
 @pytest.mark.some(1)

@@ -72,7 +72,7 @@ def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
 
 def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, numbers = tmp_path / "all", itertools.count(1)
-    writers = [Writer(root, f"w{n}", 1, (5,), 5000, 1) for n in range(2)]
+    writers = [Writer(root, f"w{n}", 1, (5,), 5000, 1, segment_rows=512) for n in range(2)]
     for writer in writers:
         writer.extend(0, 2000, numbers, ends=True)
         writer.buffer.flush(recompress=True)

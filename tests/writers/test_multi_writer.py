@@ -25,14 +25,22 @@ FRAMES = ((5,), (34, 33))  # the second is packed
 class Writer:
     """One writer, and what its experience is made of: every step has a number of its own as its action."""
 
-    def __init__(self, root: Path, name: str, envs: int, frame: tuple[int, ...], capacity: int | None, stack: int) -> None:
+    def __init__(
+        self, root: Path, name: str, envs: int, frame: tuple[int, ...], capacity: int | None, stack: int, **options: Any
+    ) -> None:
         self.root, self.name, self.envs, self.frame, self.stack = root, name, envs, frame, stack
-        self.open(capacity=capacity)
+        self.open(capacity=capacity, **options)
 
     def open(self, **options: Any) -> None:
         columns = {"obs": db.Column(self.frame, "int32"), "action": db.Column((), "int64")}
         self.buffer = db.ReplayBuffer(
-            self.root, columns=columns, n_envs=self.envs, frame_stack=self.stack, writer=self.name, **options
+            self.root,
+            columns=columns,
+            n_envs=self.envs,
+            autoreset="next_step",
+            frame_stack=self.stack,
+            writer=self.name,
+            **options,
         )
 
     def extend(self, env: int, steps: int, numbers: itertools.count[int], *, ends: bool) -> None:

@@ -7,8 +7,11 @@ import json
 import multiprocessing
 import pickle
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ import diskbuffer as db
 from diskbuffer.commands.check import check
 from diskbuffer.commands.info import info
 from diskbuffer.store.format.layout import MULTI_WRITER
+from diskbuffer.store.system.files import Files
 from diskbuffer.writers import description
 from tests.writers.test_multi_writer import Writer
 
@@ -40,35 +44,28 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
     (db.InputError, "a name of letters", lambda path: db.ReplayBuffer(path, writer="../w0")),
     (db.InputError, "a name of letters", lambda path: db.ReplayBuffer(path, writer="_shared")),
     (db.errors.NotAStoreError, "no store of a writer", lambda path: db.ReplayBuffer(path, writer="other", mode="r")),
-    (db.errors.SchemaError, "share a capacity of 1000", lambda path: db.ReplayBuffer(path, 500, writer="other")),
     (
         db.errors.SchemaError,
         "obs: stored int32",
         lambda path: db.ReplayBuffer(path, columns=COLUMNS | {"obs": db.Column((6,), "int32")}, writer="other"),
     ),
     (db.errors.SchemaError, "frame_stack", lambda path: db.ReplayBuffer(path, frame_stack=3, writer="other")),
-    (db.errors.SchemaError, "has 2 environments", lambda path: db.ReplayBuffer(path, n_envs=3, columns=COLUMNS, writer="w1")),
+    (
+        db.errors.SchemaError,
+        "has 2 environments",
+        lambda path: db.ReplayBuffer(path, n_envs=3, autoreset="next_step", columns=COLUMNS, writer="w1"),
+    ),
     (db.errors.NotAStoreError, "the store of one writer", lambda path: db.ReplayBuffer(path / "w0", writer="other")),
-    (db.InputError, "leave it out", lambda path: db.ReplayBuffer(path, capacity_each=True, writer="other")),
     (db.InputError, "the first has to give", lambda path: db.ReplayBuffer(path.parent / "none", writer="first")),
-    (db.InputError, "room for 1024", lambda path: db.ReplayBuffer(path, n_envs=1022, writer="other")),
-    (db.InputError, "share a capacity", lambda path: db.ReplayBuffer(path, writer="new").resize(10)),
+    (db.InputError, "room for 1024", lambda path: db.ReplayBuffer(path, n_envs=1022, autoreset="next_step", writer="other")),
 ]
-
-
-def test_who_waits_for_another_writer_says_so(writers: list[Writer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskbuffer.writers.retention._PATIENCE", 0.1)
-    monkeypatch.setattr("diskbuffer.writers.retention._ANNOUNCED_AFTER", 0.0)
-    with pytest.warns(UserWarning, match="being written to by.* Waiting for it"), pytest.raises(db.LockedError):
-        db.ReplayBuffer(writers[0].root, writer="w0")
 
 
 @pytest.mark.some(4)
 @pytest.mark.parametrize(("kind", "text", "call"), REFUSED, ids=[text for _, text, _ in REFUSED])
 def test_what_does_not_fit_is_refused(
-    writers: list[Writer], kind: type[Exception], text: str, call: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+    writers: list[Writer], kind: type[Exception], text: str, call: Callable[[Path], object]
 ) -> None:
-    monkeypatch.setattr("diskbuffer.writers.retention._PATIENCE", 0.0)
     with pytest.raises(kind, match=text):
         call(writers[0].root)
     with db.ReplayBuffer(writers[0].root, mode="r") as all_writers:
@@ -89,6 +86,55 @@ def test_a_learner_may_come_first_and_a_writer_may_leave_out_what_others_gave(tm
             all_writers.refresh()
             assert len(all_writers) == 23
     writer.buffer.close()
+
+
+def _write(root: Path, begin: Any) -> None:
+    begin.wait()
+    with db.ReplayBuffer(root, columns=COLUMNS, writer="w0") as buffer:
+        buffer.extend(obs=np.zeros((4, 5), np.int32), action=[1, 2, 3], reward=np.zeros(3))
+
+
+@pytest.mark.parametrize("writer", [None, "w0"])
+def test_a_learner_waits_for_the_first_writer(writer: str | None, tmp_path: Path) -> None:
+    begin, root = threading.Event(), tmp_path / "all"
+    thread = threading.Thread(target=_write, args=(root, begin))
+    thread.start()
+    with pytest.raises(db.errors.NotAStoreError, match=r"wait=60"):
+        db.ReplayBuffer(root, mode="r", writer=writer)
+    begin.set()
+    with db.ReplayBuffer(root, mode="r", writer=writer, wait=60) as learner, pickle.loads(pickle.dumps(learner)) as again:
+        thread.join()
+        again.refresh()
+        assert len(again) == 3
+
+
+def test_a_directory_that_the_first_writer_is_making_has_nothing_yet(tmp_path: Path) -> None:
+    root = tmp_path / "all"
+    (root / "_shared").mkdir(parents=True)
+    (root / "zarr.json.0123abcd.tmp").touch()
+    with pytest.raises(db.errors.NotAStoreError, match=r"nothing is yet"):
+        db.ReplayBuffer(root, mode="r")
+    begin = threading.Event()
+    begin.set()
+    thread = threading.Thread(target=_write, args=(root, begin))
+    thread.start()
+    with db.ReplayBuffer(root, mode="r", wait=60) as learner:
+        thread.join()
+        learner.refresh()
+        assert len(learner) == 3
+
+
+def test_a_learner_may_open_a_directory_before_a_writer_has_joined(writers: list[Writer], tmp_path: Path) -> None:
+    files = Files(tmp_path / "new")
+    files.make_directory(".")
+    description.describe(files, replace(description.read_description(Files(writers[0].root)), writers=()))
+    begin = threading.Event()
+    begin.set()
+    with db.ReplayBuffer(files.root, mode="r") as learner:
+        assert len(learner) == 0
+        _write(files.root, begin)
+        learner.refresh()
+        assert len(learner) == 3
 
 
 def test_it_is_pickled_and_a_fork_reads_it(writers: list[Writer]) -> None:

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Self, cast
 
@@ -21,8 +22,7 @@ import torch
 from ray import cloudpickle
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
-from diskbuffer.adapters.ray.inbox import Inbox, open_inbox
-from diskbuffer.adapters.ray.node_store import Directory
+from diskbuffer.adapters.ray.node_store import Directory, Update
 from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.parts import by_number, joined, shares, weights_of_all
@@ -43,7 +43,7 @@ from diskbuffer.plugin import (
 )
 
 _WRITERS = "actor-*"  # of stores on an actor's own node
-_UPDATES = 8  # of priorities that may be on their way
+_UPDATES = 8  # of priorities that may wait for a node
 _RESTART = 60.0  # seconds that a draw waits where no node has steps and answers, as Ray may be starting it again
 
 
@@ -55,6 +55,14 @@ class _Writer(ReplayBuffer):
         super().close()
         if self.limiter is not None:
             self.limiter.close()
+
+
+@dataclass
+class _Updates:
+    """Updates of priorities for a node: those that wait, and those on their way, of how many steps, to which process."""
+
+    waiting: list[Update] = field(default_factory=list)
+    sent: tuple[int, Node, Any] | None = None
 
 
 class ClusterBuffer:
@@ -135,9 +143,10 @@ class ClusterBuffer:
         self._random, self._uniform = np.random.default_rng(how["seed"]), Uniform(how["seed"])
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
         self._loading = set[Future[Any]]()  # draws of loaders
-        self._updates: deque[tuple[int, Node, Any]] = deque()
+        self._name, self._numbered = uuid.uuid4().hex, 0  # of this learner, and of what it sent last
+        self._updates: dict[int, _Updates] = {}  # by the number of a node's directory
         self.dropped_updates = 0
-        self._lock = threading.Lock()  # of the random numbers, and of updates
+        self._lock, self._sending = threading.Lock(), threading.Lock()  # of the random numbers; of updates
 
     @cached_property
     def limiter(self) -> ClusterLimiter | None:
@@ -162,35 +171,32 @@ class ClusterBuffer:
 
     # Writing
 
-    def writer(self, *, timeout: float = 600.0, **how: Any) -> ReplayBuffer | Inbox:
-        """Return what adds steps in this process: a `ReplayBuffer` on this node's disk, else an `Inbox` on another node's.
+    def writer(self, **how: Any) -> ReplayBuffer:
+        """Return what adds steps in this process: a `ReplayBuffer` on this node's disk.
 
         It continues the store of a writer that has ended, if there is one. Close it at the end.
 
         Parameters
         ----------
-        timeout : float
-            Seconds that an `Inbox` waits for a node that does not answer.
         **how
             For `ReplayBuffer`: ``n_envs=``, or ``env=``, and ``autoreset=`` of this process's environments.
 
         Raises
         ------
         UnreachableError
-            This node has no disk, and no node that has one answers.
+            This node has no disk.
         SchemaError, InputError
             As of `ReplayBuffer`.
         """
         self._check_open()
-        options = {**self._how["store"], **how}
-        if self._here is not None:
-            here: Any = _Writer(self._here.path, writer=_WRITERS, **options)
-            here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
-            return here  # type: ignore[no-any-return]
-        self._nodes.look()
-        inbox = open_inbox(self._nodes, options, timeout)
-        inbox.limiter = self._limiter("add", inbox.name, inbox.added)
-        return inbox
+        if self._here is None:
+            raise UnreachableError(
+                f"this node has no disk for {self.path}: run what adds steps where there is one, with resources="
+                f"{{{self._how['disks']!r}: 0.001}}, or have an actor there that takes the steps of others and adds them"
+            )
+        here: Any = _Writer(self._here.path, writer=_WRITERS, **{**self._how["store"], **how})
+        here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
+        return here  # type: ignore[no-any-return]
 
     # Sampling
 
@@ -264,6 +270,7 @@ class ClusterBuffer:
     def _limited(self, size: int, sampler: Sampler | None, draw: Callable[[], Any]) -> Any:
         """Draw when the limiter allows it, and count it."""
         self._check_open()
+        self._send_updates()
         if self.limiter is None:
             return draw()
         self.limiter.wait_to_sample()
@@ -351,7 +358,8 @@ class ClusterBuffer:
     def update(self, sampler: Prioritized, batch: Batch, priorities: Any) -> None:
         """Set the priorities of a batch's steps, as `Prioritized.update`, without waiting for the nodes.
 
-        Those of a node that does not answer are dropped, and counted in ``stats()["dropped_updates"]``.
+        Of two updates of a step the later one stands. What a node that does not answer would get is dropped, and counted in
+        ``stats()["dropped_updates"]``.
 
         Parameters
         ----------
@@ -367,18 +375,36 @@ class ClusterBuffer:
             if node is None:
                 self.dropped_updates += len(steps)
             else:
-                self._updates.append((len(steps), node, node.handle.update.remote(sent, steps, mine)))
-        self._settle(_UPDATES)
+                self._updates.setdefault(node.last.number, _Updates()).waiting.append((sent, steps, mine))
+        self._send_updates(_UPDATES)
 
-    def _settle(self, most: int = 0) -> None:
-        """Wait until no more than so many updates are on their way."""
-        while True:
-            with self._lock:
-                if len(self._updates) <= most:
-                    return
-                count, *call = self._updates.popleft()
-            if not list(self._nodes.collect([cast(Any, call)])):
-                self.dropped_updates += count
+    def _send_updates(self, most: int | None = None) -> None:
+        """Send each node the updates that wait for it, once it has taken those before: else older ones might come last.
+
+        With `most`, wait for nodes for which more than so many wait; with 0, for all that were sent, too.
+        """
+        with self._sending:
+            for number, updates in list(self._updates.items()):
+                while updates.sent is not None or updates.waiting:
+                    if updates.sent is None:
+                        self._send(number, updates)
+                        continue
+                    must_wait = most is not None and (len(updates.waiting) > most or not most)
+                    if not must_wait and not ray.wait([updates.sent[2]], timeout=0)[0]:
+                        break
+                    steps, *call = updates.sent
+                    updates.sent = None
+                    if not list(self._nodes.collect([cast(Any, call)])):
+                        self.dropped_updates += steps
+
+    def _send(self, number: int, updates: _Updates) -> None:
+        batch, updates.waiting = updates.waiting, []
+        steps = sum(len(each) for _, each, _ in batch)
+        if (node := self._nodes.of(number)) is None:
+            self.dropped_updates += steps
+            return
+        self._numbered += 1
+        updates.sent = steps, node, node.handle.update.remote(self._name, self._numbered, batch)
 
     def write(self, name: str, batch: Batch, values: Any) -> int:
         """Write a column's values of a batch's steps, as `Columns.write`; return of how many.
@@ -409,7 +435,7 @@ class ClusterBuffer:
         An UnreachableError where a node does not answer; others have synced.
         """
         self._check_open()
-        self._settle()
+        self._send_updates(0)
         self._nodes.look()
         nodes = list(self._nodes)
         self._all_of([(node, node.handle.flush.remote()) for node in nodes if node.answers], len(nodes))
@@ -433,16 +459,21 @@ class ClusterBuffer:
         return self._stored()
 
     def stats(self) -> dict[str, Any]:
-        """Return ``steps`` and ``added`` (ever), ``dropped_updates``, and ``nodes``: what each has, and whether it answers."""
+        """Return ``steps`` and ``added`` (ever), ``dropped_updates``, and ``nodes``: what each has, and whether it answers.
+
+        What was ever added does not fall when a node goes.
+        """
         self._nodes.look()
+        added = self._nodes.added()
+        if self.limiter is not None:
+            added = max(added, self.limiter.state()["added"])
         told = ("number", "steps", "added")
         nodes: list[dict[str, Any]] = [
             {name: getattr(one, name) for name in ("node_id", "answers", "why")}
             | {name: getattr(one.last, name) for name in told}
             for one in self._nodes.every()
         ]
-        sums = {name: sum(node[name] for node in nodes) for name in told[1:]}
-        return {**sums, "dropped_updates": self.dropped_updates, "nodes": nodes}
+        return {"steps": self._stored(), "added": added, "dropped_updates": self.dropped_updates, "nodes": nodes}
 
     # Closing
 
@@ -457,7 +488,7 @@ class ClusterBuffer:
                 limiter.close()
             if here is not None and here.reader is not None:
                 here.reader.close()
-            self._settle()
+            self._send_updates(0)
 
     def destroy(self) -> None:
         """Close this handle, and end the cluster's actors for this path; the steps stay on the disks."""

@@ -1,13 +1,12 @@
 """The store of one node: what its actors wrote to the node's disk, for learners anywhere in the cluster.
 
-Actors on the node open stores of their own below the node's directory, so none of their steps passes through here. All but
-`NodeStore.add` may be called twice with the same arguments, as Ray repeats calls that the death of a process has interrupted.
+Actors on the node open stores of their own below the node's directory, so none of their steps passes through here. All methods
+may be called twice with the same arguments, as Ray repeats calls that the death of a process has interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import platform
@@ -15,18 +14,16 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import ray
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.errors import (
-    ClosedError,
     CorruptionError,
     DiskBufferError,
     EmptyBufferError,
@@ -34,22 +31,14 @@ from diskbuffer.errors import (
     LockedError,
     NotAStoreError,
 )
-from diskbuffer.plugin import rows_taken, writers_of
+from diskbuffer.plugin import writers_of
 
 Int64 = npt.NDArray[np.int64]
+Update = tuple[bytes, Int64, npt.NDArray[Any]]  # a pickled sampler, steps, priorities
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
 SAMPLERS = 64  # that are kept
-_SILENT = 3600.0  # seconds after which another may continue the store of an actor that says nothing
-_IDENTITY, _INBOXES = "_shared/identity", "_shared/inboxes.json"
+_IDENTITY = "_shared/identity"
 _DIGITS = 32  # of an identity
-
-
-class Client(NamedTuple):
-    """An actor without a disk: an id that no other has, its node, and the name of its store."""
-
-    id: str
-    node_id: str
-    store: str = ""
 
 
 class Answer(NamedTuple):
@@ -104,14 +93,6 @@ class Directory:
             return self.reader
 
 
-def _write(draft: Path, text: str) -> None:
-    """Write a file, and sync it, as what takes its name might be empty after a loss of power."""
-    with draft.open("w") as written:
-        written.write(text)
-        written.flush()
-        os.fsync(written.fileno())
-
-
 def _identity_of(directory: Path) -> str:
     file = directory / _IDENTITY
     while True:
@@ -123,25 +104,19 @@ def _identity_of(directory: Path) -> str:
             return digits.decode()
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        _write(draft, uuid.uuid4().hex)
+        with draft.open("w") as written:
+            written.write(uuid.uuid4().hex)
+            written.flush()
+            os.fsync(written.fileno())  # or the file might be empty after a power loss
         with contextlib.suppress(FileExistsError):  # another process was faster
             os.link(draft, file)
         draft.unlink()
 
 
-def alive_nodes() -> set[str]:
-    """Return the ids of all nodes that are alive."""
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-
-
 class NodeStore:
-    """Read what a node's actors have written, keep learners' columns and priorities, and take steps of actors without a disk.
+    """Read what a node's actors have written, and keep learners' columns and priorities. `Nodes` makes actors of this class."""
 
-    `Nodes` makes actors of this class. `alive` returns the ids of nodes whose clients may still call.
-    """
-
-    def __init__(self, path: str, refresh_every: float, alive: Callable[[], set[str]] = alive_nodes) -> None:
-        self._alive = alive
+    def __init__(self, path: str, refresh_every: float) -> None:
         try:
             self._found: Directory | Exception = Directory(path, refresh_every)
         except (DiskBufferError, OSError) as error:
@@ -150,9 +125,8 @@ class NodeStore:
         self._samplers: dict[bytes, Sampler] = {}
         self._keepers: dict[str, Prioritized] = {}  # by column of priorities
         self._wrote = False
-        self._inboxes: dict[str, ReplayBuffer] = {}
-        self._heard: dict[str, float] = {}  # when, by client
-        self._lock, self._inbox_lock = threading.RLock(), threading.RLock()
+        self._newest: dict[str, int] = {}  # by learner, the number of its newest updates
+        self._lock, self._updating = threading.RLock(), threading.Lock()
 
     @property
     def _directory(self) -> Directory:
@@ -225,96 +199,24 @@ class NodeStore:
 
     # Learners' columns
 
-    def update(self, sent: bytes, steps: Int64, priorities: npt.NDArray[Any]) -> int:
-        """Set priorities of steps; return of how many, as those evicted since are left out."""
-        sampler = self._sampler(self._directory.read(), sent)
-        assert isinstance(sampler, Prioritized)
-        return sampler.update(steps, priorities)
+    def update(self, learner: str, number: int, updates: Sequence[Update]) -> None:
+        """Set priorities of steps, one update after the other, unless newer ones of the learner came before.
+
+        A learner numbers what it sends, and sends the next once it knows that this was taken, or has given it up.
+        """
+        with self._updating:
+            if number <= self._newest.get(learner, 0):
+                return
+            for sent, steps, priorities in updates:
+                sampler = self._sampler(self._directory.read(), sent)
+                assert isinstance(sampler, Prioritized)
+                sampler.update(steps, priorities)
+            self._newest[learner] = number
 
     def write(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
         """Write a column's values of steps; return of how many, as those evicted since are left out."""
         self._wrote = True
         return self._directory.read().columns.write(name, steps, values)
-
-    # Steps of actors without a disk: each has a store of its own, and what that has taken tells which of its calls have come
-
-    @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
-    def open_inbox(self, client: Client, options: Mapping[str, Any]) -> tuple[str, list[int]]:
-        """Return the name of a client's store, and how far its environments came, as `rows_taken` of it.
-
-        It is the client's own until it releases it, its node is gone, or it has said nothing for an hour. `options` are for its
-        `ReplayBuffer`.
-        """
-        with self._inbox_lock:
-            now = self._heard[client.id] = time.monotonic()
-            if client.id not in self._inboxes:
-                owners = self._owners()
-                envs = options.get("n_envs") or 1
-                mine = [name for name, (owner, *_) in owners.items() if owner == client.id]
-                if client.store and client.store not in mine:
-                    raise ClosedError("another writer continues this one's store, as its node was gone; make another one")
-                alive = self._alive()
-                silent = {owner for owner, *_ in owners.values() if now - self._heard.setdefault(owner, now) > _SILENT}
-                free = [name for name, (owner, at, n) in owners.items() if n == envs and (at not in alive or owner in silent)]
-                name = [*mine, *free, f"inbox-{len(owners)}"][0]
-                self._close_inbox(owners.get(name, ("",))[0])
-                buffer = ReplayBuffer(self._directory.path, writer=name, **options)
-                try:
-                    if not client.store:  # the client has not added to it, but others may have
-                        buffer.cut_off()
-                    self._set_owners({**owners, name: (client.id, client.node_id, envs)})
-                except BaseException:
-                    buffer.close()
-                    raise
-                self._inboxes[client.id] = buffer
-            buffer = self._inboxes[client.id]
-            return buffer.path.name, rows_taken(buffer)
-
-    @ray.method(concurrency_group="inboxes", max_task_retries=0)  # type: ignore[untyped-decorator]
-    def add(self, client: str, taken: list[int], env: int | None, values: Mapping[str, Any]) -> list[int] | None:
-        """Add what a client has, where its store has taken what came before, and nothing else; return how far it comes so.
-
-        None, and nothing is added, where the store is not open, as this process is a new one.
-        """
-        with self._inbox_lock:
-            if (buffer := self._inboxes.get(client)) is None:
-                return None
-            if rows_taken(buffer) != taken:
-                raise ClosedError("this writer's store is not as it was told, as its node lost power, perhaps; make another one")
-            self._heard[client] = time.monotonic()
-            buffer.add(**values) if env is None else buffer.extend(**values, env=env)
-            return rows_taken(buffer)
-
-    @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
-    def sync_inbox(self, client: Client, options: Mapping[str, Any]) -> None:
-        """Sync what a client's store has to the disk."""
-        self.open_inbox(client, options)
-        with self._inbox_lock:
-            if (buffer := self._inboxes.get(client.id)) is not None:  # None, where another thread has closed it
-                buffer.flush()
-
-    @ray.method(concurrency_group="inboxes")  # type: ignore[untyped-decorator]
-    def release(self, client: Client) -> None:
-        """Close a client's store; another one may continue it."""
-        with self._inbox_lock:
-            self._close_inbox(client.id)
-            owners = self._owners().items()
-            self._set_owners({name: ("", "", held[2]) if held[0] == client.id else held for name, held in owners})
-
-    def _close_inbox(self, client_id: str) -> None:
-        if (buffer := self._inboxes.pop(client_id, None)) is not None:
-            buffer.close()
-
-    def _owners(self) -> dict[str, tuple[str, str, int]]:
-        """Return of each inbox its client, that one's node, and for how many environments it is."""
-        file = self._directory.path / _INBOXES
-        return {name: (owner, at, n) for name, (owner, at, n) in json.loads(file.read_text()).items()} if file.exists() else {}
-
-    def _set_owners(self, owners: Mapping[str, tuple[str, str, int]]) -> None:
-        file = self._directory.path / _INBOXES
-        _write(file.with_suffix(".tmp"), json.dumps(dict(owners)))
-        file.with_suffix(".tmp").replace(file)
-        self._heard = {owner: self._heard[owner] for owner, *_ in owners.values() if owner in self._heard}
 
     # Keeping
 
@@ -325,6 +227,5 @@ class NodeStore:
 
     def close(self) -> None:
         """Close everything."""
-        for buffer in [*self._inboxes.values(), self._directory.reader]:
-            if buffer is not None:
-                buffer.close()
+        if self._directory.reader is not None:
+            self._directory.reader.close()

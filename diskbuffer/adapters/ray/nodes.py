@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import pickle
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -28,8 +26,7 @@ ACTOR: dict[str, Any] = {  # options of all actors: other drivers find them, and
 _STARTING = 120.0  # seconds for actors to start, and to open their stores
 _FOREVER = 1e6  # seconds, for `ray.wait`, which takes no infinity
 _SCAN_EVERY = 5.0  # seconds until a node that joins the cluster is seen
-_LOOK_EVERY = 1.0  # seconds in which a node may answer, before it is looked whether its disk is elsewhere
-_NodeStoreActor = ray.remote(max_concurrency=8, concurrency_groups={"inboxes": 8})(NodeStore)
+_NodeStoreActor = ray.remote(max_concurrency=8)(NodeStore)
 
 
 def cause_of(error: ray.exceptions.RayTaskError) -> Exception:
@@ -90,6 +87,7 @@ class Nodes:
         self._path, self._resource, self._starts = path, resource, starts
         self._refresh_every, self.patience = refresh_every, min(patience, _FOREVER)
         self._known: dict[str, Node] = {}
+        self._added: dict[int, int] = {}  # steps that there ever were, by directory, whether it is there or not
         self.only: Node | None = None  # where one node alone had told something when all were last asked
         self._scanned = self._looked = -1e9
         self._lock = threading.RLock()
@@ -115,6 +113,13 @@ class Nodes:
                         )
             return iter(distinct.values())
 
+    def added(self) -> int:
+        """Return how many steps there ever were, as far as nodes have told, of those that are gone, too."""
+        with self._lock:
+            for node in self:
+                self._added[node.last.number] = max(node.last.added, self._added.get(node.last.number, 0))
+            return sum(self._added.values())
+
     def every(self) -> list[Node]:
         """Return all that are known, those that have told nothing yet at the end."""
         with self._lock:
@@ -128,38 +133,6 @@ class Nodes:
     def of(self, number: int) -> Node | None:
         """Return the node that has a directory now, if it answers."""
         return next((node for node in self if node.last.number == number and node.answers), None)
-
-    def ask(self, number: int, method: str, *arguments: Any, timeout: float) -> Any:
-        """Return what the node that has a directory answers, wherever its disk is by now.
-
-        None where its process died at an `add`; an UnreachableError after `timeout` seconds.
-        """
-        until, node, asked, ref = time.monotonic() + timeout, self.of(number), None, None
-        while True:
-            if node is not None and node is not asked:
-                if ref is not None and method == "add":
-                    return None
-                try:
-                    asked, ref = node, getattr(node.handle, method).remote(*arguments)
-                except (TypeError, pickle.PicklingError) as error:
-                    why = error.__cause__ or error  # as Ray's own message has many lines
-                    raise InputError(f"what was given cannot be sent to a node, as it cannot be pickled: {why}") from error
-            if ref is not None and ray.wait([ref], timeout=max(0.0, min(until - time.monotonic(), _LOOK_EVERY)))[0]:
-                try:
-                    return ray.get(ref)
-                except ray.exceptions.RayTaskError as error:
-                    raise cause_of(error) from None
-                except ray.exceptions.RayError:
-                    if method == "add":
-                        return None
-                    asked = ref = None
-            if time.monotonic() > until:
-                raise UnreachableError(f"the node that has this writer's store did not answer for {timeout:g} s")
-            if ref is None:
-                time.sleep(0.1)
-            with contextlib.suppress(DiskBufferError, ray.exceptions.RayTaskError):  # of other nodes, or questions
-                self.look()
-                node = self.of(number)
 
     def look(self, sent: bytes | None = None, *, now: bool = False, wait: float | None = None) -> None:
         """Ask what nodes have: `now`, or where they told that, or a sampler's mass, `refresh_every` seconds ago.

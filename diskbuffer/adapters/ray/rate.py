@@ -7,6 +7,7 @@ from what it is told first: the ratio holds before and after, and not across.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import threading
@@ -22,7 +23,7 @@ from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LimiterT
 
 _MOST = 512  # steps that may be added, or sampled, before the actor is told
 _TOLD_EVERY = 0.2  # seconds after which it is told in any case
-_SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two questions of one who waits
+_HELD, _LOOK_EVERY = 5.0, 0.05  # seconds that one who waits is held, and after which it looks for signals
 _PATIENCE = 60.0  # seconds in which the actor answers, also where Ray has to start it again
 _SILENT = 3600.0  # seconds after which one who samples has no entry any more, as there may be any number in a run
 
@@ -37,6 +38,7 @@ class Rate:
         self._settings = settings
         self._counts: dict[str, dict[str, tuple[int, float]]] = {"add": {}, "sample": {}}  # by whom: what was told last, when
         self._new = {"add": 0, "sample": 0}  # since each was first told
+        self._told = asyncio.Event()  # set when something new is told
 
     def settings(self) -> SampleToInsertRatio:
         """Return what is held."""
@@ -48,6 +50,8 @@ class Rate:
         `side` is "add" or "sample", `stored` the steps that the caller sees in the cluster.
         """
         counts, now = self._counts[side], time.monotonic()
+        if who not in counts or count != counts[who][0]:
+            self._told.set()
         self._new[side] += count - counts.get(who, (count,))[0]
         counts[who] = count, now
         if side == "sample":
@@ -61,6 +65,17 @@ class Rate:
             room = (state["error_buffer"] - state["surplus"]) / state["asked"] + max(0, state["min_size"] - state["added"])
         active = sum(now - at < 5 * _TOLD_EVERY for _, at in counts.values())
         return min(_MOST, max(1, int(room / (2 * active)))), state  # so that all together pass the bound by a call each at most
+
+    async def wait(self, side: str, who: str, count: int, stored: int, seconds: float) -> tuple[int, dict[str, Any]]:
+        """Return what `tell` does, once the caller may go on, or after some seconds: who waits asks nothing meanwhile."""
+        until = time.monotonic() + seconds
+        while True:
+            answer = self.tell(side, who, count, stored)
+            if answer[1][f"may_{side}"] or (left := until - time.monotonic()) <= 0:
+                return answer
+            self._told = told = asyncio.Event() if self._told.is_set() else self._told
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), left)
 
     def _state(self, stored: int) -> dict[str, Any]:
         """Return where things stand, under the names of `Limiter.state`."""
@@ -112,8 +127,19 @@ def _get(ref: Any) -> Any:
         raise UnreachableError(f"what counts samples and inserts does not answer ({reason}); make the buffer again") from None
 
 
-def tell_actor(rate: Any, *told: Any, wait: bool = True) -> tuple[int, dict[str, Any]] | None:
-    """Call `Rate.tell` of an actor, and `wait` for what it returns; without that, nothing is told where Ray has ended."""
+def tell_actor(
+    rate: Any, *told: Any, wait: bool = True, seconds: float = 0.0, is_over: Callable[[], bool] | None = None
+) -> tuple[int, dict[str, Any]] | None:
+    """Call `Rate.tell` of an actor, or `Rate.wait` with `seconds`, unless it is over by then, and return its answer.
+
+    Without `wait` nobody waits for it, and nothing is told where Ray has ended.
+    """
+    if seconds:
+        waiting, until = rate.wait.remote(*told, seconds), time.monotonic() + seconds + _PATIENCE
+        while time.monotonic() < until and not (is_over is not None and is_over()):
+            if ray.wait([waiting], timeout=_LOOK_EVERY)[0]:  # signals are handled in between
+                held: tuple[int, dict[str, Any]] = _get(waiting)
+                return held
     if wait:
         answer: tuple[int, dict[str, Any]] = _get(rate.tell.remote(*told))
         return answer
@@ -146,7 +172,11 @@ class ClusterLimiter:
 
     def state(self) -> dict[str, Any]:
         """Return where things stand in the cluster; ``waited``, seconds, is of this process."""
-        may, state = self._tell(self._side, self._who, self._count, self._stored())
+        return self._state(0.0)
+
+    def _state(self, seconds: float) -> dict[str, Any]:
+        told = self._side, self._who, self._count, self._stored()
+        may, state = self._tell(*told, seconds=seconds, is_over=lambda: self._closed)
         with self._lock:
             self._may, self._told = may, time.monotonic()
         return {**state, "waited": self._waited}
@@ -168,8 +198,8 @@ class ClusterLimiter:
         if self._may > 0:
             return
         begin = since = time.monotonic()
-        pause, before, timeout = _SHORTEST, -1, self._settings.timeout
-        while not (state := self.state())[f"may_{self._side}"]:
+        before, timeout, held = -1, self._settings.timeout, 0.0
+        while not (state := self._state(held))[f"may_{self._side}"]:
             if self._closed:
                 raise ClosedError(f"{self._where} was closed; open it again")
             done = state["samples" if self._side == "add" else "added"]
@@ -181,8 +211,8 @@ class ClusterLimiter:
                     f"steps in all, {state['samples']:,} samples of {state['inserts']:,} inserts at ratio={state['asked']:g}, "
                     f"min_size={state['min_size']}. Start the {by}, give a longer timeout=, or ask limiter.may_{self._side} first"
                 )
-            time.sleep(pause)
-            before, pause = done, min(1.5 * pause, _LONGEST)
+            before, left = done, math.inf if timeout is None else since + timeout - time.monotonic()
+            held = min(_HELD, max(_LOOK_EVERY, left))
         self._waited += time.monotonic() - begin
 
     wait_to_sample = wait_to_add

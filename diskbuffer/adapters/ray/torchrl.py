@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
 from diskbuffer import ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.cluster import ClusterBuffer
-from diskbuffer.adapters.ray.inbox import Inbox
-from diskbuffer.errors import ClosedError, InputError, UnreachableError
+from diskbuffer.errors import InputError
 from diskbuffer.plugin import put_argument, value_at
 
 Key = str | tuple[str, ...]
@@ -36,7 +34,7 @@ class CollectorBuffer:
 
     def __init__(self, buffer: ClusterBuffer, columns: Mapping[str, Key] | None = None) -> None:
         self.buffer, self._columns = buffer, dict(_COLUMNS if columns is None else columns)
-        self._writer: ReplayBuffer | Inbox | None = None
+        self._writer: ReplayBuffer | None = None
         self._keys = self._columns | {name: ("next", name) for name in _OF_NEXT}
         for column, key in self._columns.items():
             if column.split("/")[0] == "obs":
@@ -74,22 +72,13 @@ class CollectorBuffer:
             self._writer = self.buffer.writer(n_envs=len(rows), autoreset="disabled")
         if len(rows) != self._writer.n_envs:
             raise InputError(f"expected steps of {self._writer.n_envs} environments, as before, found {len(rows)}")
-        try:
-            self._add(self._writer, rows)
-        except (ClosedError, UnreachableError):  # it takes no more steps; the next batch opens another one
-            lost, self._writer = self._writer, None
-            with contextlib.suppress(UnreachableError):
-                lost.close()
-            raise
-
-    def _add(self, writer: ReplayBuffer | Inbox, rows: Sequence[TensorDictBase]) -> None:
         for env, row in enumerate(rows):
             arguments: dict[str, Any] = {}
             for column, key in self._keys.items():
                 if (value := row.get(key, None)) is not None:
                     flat = value.reshape(len(row)) if column in _OF_NEXT else value
                     put_argument(arguments, column, flat.numpy(force=True))
-            writer.extend(env=env, **arguments)
+            self._writer.extend(env=env, **arguments)
 
     def sample(self, batch_size: int, sampler: Sampler | None = None) -> TensorDict:
         """Return steps as a TensorDict, as TorchRL's losses take them; ``node`` and ``steps`` name them."""

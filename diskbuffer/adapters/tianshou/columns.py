@@ -48,7 +48,10 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Array]]:
     elif path.split("/")[0] in EXTRA:
         warnings.warn(f"{path} is not stored: it has {array.dtype}, and Zarr holds numbers", stacklevel=7)
     else:
-        raise InputError(f"{path}: expected numbers, found {array.dtype}; Zarr holds no objects")
+        raise InputError(
+            f"{path}: expected numbers, found {array.dtype}; Zarr holds no objects. Leave it out, or give a number in its place: "
+            "env.agents.index(agent_id) for the name of an agent"
+        )
 
 
 def arguments(step: Mapping[str, Any], extra: Mapping[str, Column], shape: tuple[int, ...]) -> dict[str, Any]:

@@ -8,28 +8,35 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchrl.data.replay_buffers.samplers import PrioritizedSampler
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 
-from diskbuffer import Sampler
+from diskbuffer import Prioritized, Sampler
 from diskbuffer.adapters.torchrl.storage import DiskStorage
 from diskbuffer.adapters.torchrl.stored import uncompiled
 from diskbuffer.errors import EmptyBufferError, InputError
 
 _TRIES = 100
 _SAVED = "sampler.pt"
+_NONE = float(torch.finfo(torch.float32).min)
 
 
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]
     """One of diskbuffer's samplers, such as `diskbuffer.Prioritized()`, for a TorchRL buffer on a `DiskStorage`.
 
     Sequences, of `Slices`, come one behind the other, as TorchRL's slices do: the batch size counts steps. Weights are under
-    "priority_weight"; ``rb.update_priority(index, priority)`` tells new priorities.
+    "priority_weight"; ``rb.update_priority(index, priority)``, or ``rb.update_tensordict_priority(batch)`` with "td_error", tells
+    new priorities.
 
     Parameters
     ----------
     sampler : diskbuffer.Sampler
         One that draws steps, or sequences of a fixed length.
     """
+
+    def __new__(cls, sampler: Sampler | None = None) -> Any:
+        """Make one that TorchRL's buffers take for a prioritized one, where it is: they ask for the class."""
+        return super().__new__(_PrioritizedDiskSampler if cls is DiskSampler and hasattr(sampler, "update") else cls)
 
     def __init__(self, sampler: Sampler) -> None:
         if not isinstance(sampler, Sampler):
@@ -93,6 +100,8 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         """Tell new priorities of steps."""
         if not hasattr(self.sampler, "update"):
             raise InputError(f"{type(self.sampler).__name__} knows no priorities")
+        if bool((torch.as_tensor(priority) == _NONE).all()):  # what TorchRL tells where it was told nothing
+            return
         steps = storage.steps(index if isinstance(index, tuple) else torch.as_tensor(index)).ravel()
         values = torch.as_tensor(priority).detach().cpu().reshape(-1)
         values = values.expand(len(steps)) if values.numel() == 1 else values
@@ -124,3 +133,45 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
 
     def _empty(self) -> None:
         """Do nothing: the storage knows which steps are in use."""
+
+
+class _PrioritizedDiskSampler(DiskSampler, PrioritizedSampler):  # type: ignore[misc]
+    """Draw by priorities of the store, as a sampler of which TorchRL's buffers know that it does.
+
+    Attributes
+    ----------
+    reduction : str
+        How TorchRL makes one priority of several values of a step.
+    default_priority : float
+        A number that stands for none: steps that nobody told a priority have the largest in the store, and what is there stays.
+    """
+
+    sampler: Prioritized
+    reduction, default_priority = "max", _NONE
+    __getstate__ = object.__getstate__
+
+    def __repr__(self) -> str:
+        return f"DiskSampler({self.sampler!r})"
+
+    @property
+    def alpha(self) -> float:
+        """As of the sampler."""
+        return self.sampler.alpha
+
+    @property
+    def beta(self) -> float:
+        """As of the sampler; TorchRL's schedulers change it."""
+        return self.sampler.beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self.sampler.beta = float(value)
+
+    def add(self, index: Any) -> None:
+        """Do nothing: the store knows which steps are new."""
+
+    def extend(self, index: Any) -> None:
+        """Do nothing: the store knows which steps are new."""
+
+    def mark_update(self, index: Any, *, storage: Any = None) -> None:
+        """Do nothing: a step that is written anew keeps its priority."""

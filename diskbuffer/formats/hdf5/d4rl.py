@@ -19,7 +19,7 @@ from diskbuffer.formats.hdf5.robomimic import NEXT_OBS
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last_only
 from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
-from diskbuffer.formats.rows import RowRange, Shaped
+from diskbuffer.formats.rows import RowRange, Shaped, without_nan
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, Source, counted, format_option, integer_or_none
 
 _NAMED = {
@@ -122,6 +122,9 @@ class _D4rl:
             arrays[keys] = rows
         return {path: arrays[keys] for keys, path in column_paths(arrays, _NAMED).items()}, left
 
+    def _flags(self, name: str, rows: Rows, first: int, last: int) -> npt.NDArray[np.bool_]:
+        return without_nan(np.asarray(rows[first:last]), f"{self._file.path}: {name}", first).astype(bool)
+
     def _find_ends(self, timeouts: Rows | None, most: int | None, by_terminals: bool) -> npt.NDArray[np.int64]:
         """Return the row after each episode's last."""
         if not self._steps:
@@ -131,9 +134,9 @@ class _D4rl:
             last = min(first + _BLOCK, self._steps)
             over = np.zeros(last - first, bool)
             if by_terminals:
-                over |= np.asarray(self._rows[f"{FLAGS}terminals"][first:last]).astype(bool)
+                over |= self._flags("terminals", self._rows[f"{FLAGS}terminals"], first, last)
             if timeouts is not None:
-                over |= np.asarray(timeouts[first:last]).astype(bool)
+                over |= self._flags("timeouts", timeouts, first, last)
             blocks.append(first + 1 + np.flatnonzero(over))
         ends = np.concatenate([*blocks, np.array([self._steps])])
         ends = np.unique(ends).astype(np.int64)

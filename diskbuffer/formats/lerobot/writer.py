@@ -36,9 +36,12 @@ _COUNTED = (
 _FLAGS = tuple(Feature(name, "", Column((), "bool"), "bool", (1,)) for name in (DONE, TERMINATED, TRUNCATED))
 
 
-def losses(contents: Contents, **_: Any) -> Mapping[str, str]:
+def losses(contents: Contents, fps: int | None = None, **_: Any) -> Mapping[str, str]:
     """Return what a data set of LeRobot cannot hold."""
     lost = {}
+    known = _facts(contents).get("fps")
+    if fps is None and isinstance(known, float) and not known.is_integer():
+        lost["fps"] = f"{known} frames a second: the number is whole there, and would be {_fps(known, chosen=False)}"
     if contents.final:
         lost["final_obs"] = "an episode of T steps has T observations there: the final ones are left out"
     if contents.derived:
@@ -302,5 +305,5 @@ def _fps(fps: Any, *, chosen: bool) -> int:
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 1 <= fps <= 1000 or fps != int(fps):
         if chosen:
             raise InputError(f"fps must be an integer from 1 to 1000, found {fps!r}")
-        return 30
+        return max(1, round(fps)) if isinstance(fps, float) and 0 < fps <= 1000 else 30
     return int(fps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,8 +65,6 @@ class ArrowWriter:
                 options = self._pa.ipc.IpcWriteOptions(compression=codec)
                 with self._pa.ipc.new_file(sink, batch.schema, options=options) as writer:
                     writer.write_batch(batch)
-            sink.flush()
-            os.fsync(sink.fileno())
         write_json(place / metadata_module.FILE, self._plan.episode_metadata(self._episodes, episode))
         self._episodes += 1
         self._steps += episode.steps

@@ -54,7 +54,7 @@ class Hdf5Episodes:
             steps = group.array("rewards").shape[0]
         if not isinstance(steps, int):
             raise SourceError(f"{self._file.path}: total_steps of {group.name} must be a number, found {steps!r}")
-        return EpisodeHeader(steps, metadata, names)
+        return EpisodeHeader(steps, metadata, names, _least_rows(group.get("observations"), steps + 1) > steps)
 
     def read(self, number: int, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
         """Return the arrays of an episode."""
@@ -72,6 +72,14 @@ class Hdf5Episodes:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _least_rows(observations: Node | None, most: int) -> int:
+    """Return the rows of what observations have the fewest of, and no more than `most`."""
+    arrays = (
+        [] if observations is None else [observations] if observations.is_array else [node for _, node in observations.arrays()]
+    )
+    return min((int(node.handle.shape[0]) for node in arrays if node.handle.shape), default=most)
 
 
 def _find(group: Node, names: Name) -> Node:

@@ -23,11 +23,14 @@ class EpisodeHeader:
         As Minari returns it: "seed", "options", and what a user added.
     infos : frozenset of tuples of str
         Names of what there is for each step beside observations, actions and rewards.
+    final : bool
+        Whether there is an observation after the last step.
     """
 
     steps: int
     metadata: Mapping[str, Any] = field(default_factory=dict)
     infos: frozenset[Name] = frozenset()
+    final: bool = True
 
 
 class Opened(Protocol):

@@ -125,6 +125,12 @@ class MinariSource:
                 "a column has a number, or an array of one shape, for each step of each episode; these infos have not, and are "
                 f"left out: {shown}"
             )
+        without = [number for number, header in enumerate(self._headers) if not header.final]
+        if without:
+            self.losses["final_obs"] = (
+                f"the observation after the last step is missing in {counted(len(without), 'episode')}, first in number "
+                f"{without[0]}: its next_obs would be the observation before it"
+            )
         more = {key for header in self._headers for key in header.metadata} - _DERIVED - {"seed", metadata_module.OURS}
         more |= {"seed"} if self._large_seeds else set()
         if more:
@@ -146,6 +152,7 @@ class MinariSource:
             n_envs=n_envs,
             frame_stack=frame_stack,
             derived=frozenset(path for path in _texts(ours, "derived") if path in self._columns),
+            final=all(header.final for header in self._headers),
             padding="zeros" if ours.get("padding") == "zeros" else "first",
             tags=any(_own(header).get("tag") for header in self._headers),
         )

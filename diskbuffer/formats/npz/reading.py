@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
-from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.formats.rows import rows_at_a_time, without_nan
 from diskbuffer.formats.untrusted import RATIO, damaged, refuse_bombs
 
 _LARGEST_BY_COLUMNS = 256 * 1024**2  # bytes of an array that can only be read whole
@@ -133,7 +133,7 @@ class ZippedRows:
         if self.shape[1:] not in ((), (1,)) or self.dtype.kind not in "biuf":
             name = self._member.name.removesuffix(".npy")
             raise SourceError(f"{self.path}: {name} should be a number in each row, found {self.dtype}{list(self.shape[1:])}")
-        return self[:n].reshape(n)
+        return without_nan(self[:n].reshape(n), f"{self.path}: {self._member.name.removesuffix('.npy')}")
 
     def close(self) -> None:
         """Close the file, until more is read."""

@@ -15,7 +15,7 @@ from diskbuffer.inspect.pictures import as_pictures, picture_columns
 from diskbuffer.inspect.pictures.images import pillow, png
 from diskbuffer.inspect.statistics import statistics
 from diskbuffer.inspect.summary import NEWEST, facts, summary
-from diskbuffer.plugin import EpisodeTable, Reader, human_size, is_observation
+from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, human_size, is_observation
 
 _SHOWN = ("episode", "return", "length", "ending", "tag", "stream", "age", "ended")  # columns of the table of episodes
 _POINTS = 4000  # of a curve, at most
@@ -29,7 +29,7 @@ def overview(reader: Reader) -> dict[str, Any]:
     episodes, disk = report["episodes"], report["disk"]
     figures = {name: report[name] for name in ("steps", "capacity", "environments")} | {"episodes": episodes["count"]}
     figures |= {
-        "recent_episodes": min(episodes["over"], NEWEST),
+        "recent_episodes": min(episodes["finished"], NEWEST),
         "disk": human_size(disk["total"]),
         "raw": human_size(disk["raw"]),
         "ratio": disk["ratio"],
@@ -54,16 +54,18 @@ def findings(reader: Reader) -> dict[str, Any]:
 
 
 def timeline(reader: Reader, where: str = "") -> dict[str, Any]:
-    """Return the matching episodes as columns, in the order of their ends; of very many those that stand out.
+    """Return the matching episodes that are over as columns, in the order of their ends; of very many those that stand out.
 
-    ``means`` are of returns and lengths, over the ``window`` episodes that ended last by then, drawn or not.
+    ``means`` are of returns and lengths, over the ``window`` episodes that ended last by then, drawn or not, without those that
+    were cut off.
     """
-    matching = reader.episodes(where.strip() or None).sort()
-    n = len(matching)
-    at, window = thinned(np.stack([matching.returns, matching.length], axis=1), _POINTS), max(10, round(n / 30))
-    drawn = {name: to_list(matching.column(name)[at]) for name in ("ended", "episode", "return", "length", "ending")}
-    means = {name: to_list(running_mean(matching.column(name), at, window)) for name in ("return", "length")}
-    return drawn | {"means": means, "window": window, "matching": n, "total": len(reader.episodes())}
+    matching = reader.episodes(where.strip() or None)
+    over = matching.select(matching.ending != RUNNING).sort()
+    at, window = thinned(np.stack([over.returns, over.length], axis=1), _POINTS), max(10, round(len(over) / 30))
+    drawn = {name: to_list(over.column(name)[at]) for name in ("ended", "episode", "return", "length", "ending")}
+    values = {name: np.where(over.finished(), over.column(name), np.nan) for name in ("return", "length")}
+    means = {name: to_list(running_mean(each, at, window)) for name, each in values.items()}
+    return drawn | {"means": means, "window": window, "matching": len(matching), "total": len(reader.episodes())}
 
 
 def table(

@@ -18,7 +18,7 @@ import uvicorn
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.watched import Watched
-from diskbuffer.plugin import Reader, integer_or_none, local_path
+from diskbuffer.plugin import Reader, integer_or_none, local_path, printable
 
 FIRST_PORT, _PORTS = 8460, 40
 _LOOPBACK = "127.0.0.1"  # and nothing else: the page has no password
@@ -63,7 +63,7 @@ def serve(path: str | os.PathLike[str], port: int | None = None, *, browser: boo
         prefix = "/" + "".join(secrets.choice(_LETTERS) for _ in range(_LETTERS_OF_PREFIX))
         port = listening.getsockname()[1]
         address = f"http://{_LOOPBACK}:{port}{prefix}/"
-        print(f"{path.resolve()} is shown at  {address}")
+        print(f"{printable(str(path.resolve()))} is shown at  {address}")
         tunnel = f"ssh -L {port}:{_LOOPBACK}:{port} {_user()}@{socket.gethostname()}"
         print(f"From another machine:  {tunnel}  and open the same address there.")
         print("Ctrl-C ends it.", flush=True)

@@ -228,10 +228,6 @@ bool BlockRecorder::cut_off(int64_t stream) {
     return was_running;
 }
 
-bool BlockRecorder::took_reset(int64_t stream) const {
-    return target_.next_step && target_.table[stream].head >= 0 && target_.table[stream].ended && !awaits_reset(stream);
-}
-
 void BlockRecorder::put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, bool newest_frame_only) {
     newest_stacks_[column]->put(stream, oldest, newest_frame_only ? NewestStacks::Known::newest_frame : NewestStacks::Known::all);
 }

@@ -133,8 +133,6 @@ class BlockRecorder {
 
     // End the running episode of a stream, if there is one, and have its next step start one; return whether there was one.
     bool cut_off(int64_t stream);
-    // Return whether the last that came of a stream was a reset, or a cut-off, after the end of its newest episode.
-    bool took_reset(int64_t stream) const;
     // Remember the newest stack of a stream as it is stored; only its last frame where others may have lost something.
     void put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, bool newest_frame_only);
     // Forget all that is known of what was begun and not ended, after an error. A prefix whose episode did not come is none any more.

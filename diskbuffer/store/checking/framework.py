@@ -16,6 +16,7 @@ from diskbuffer.store.checking.report import Problem
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.table import table_files
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
@@ -77,9 +78,11 @@ class Framework:
     def _find_strange_metadata(self) -> Finder[None]:
         if what := directory.differing_group(self._root):
             yield self._finding("zarr.json", what)
+        state = State.read(self._files, directory.read_metadata(self._root)[0].salt)
+        was_killed = state is not None and not state.clean
         for path, what in lasting(self._strange_nodes, beside_writer=self._is_beside_writer()).items():
             if path != "." or directory.is_copied(self._root):  # else it is told above, or a kill came between the two files
-                yield self._finding(f"{path}/zarr.json", what)
+                yield Finding((Problem(self._root / path / "zarr.json", what, is_finished_by_opening=was_killed),))
 
     def _strange_nodes(self) -> dict[str, str]:
         layout, slots = directory.read_metadata(self._root)

@@ -22,12 +22,15 @@ class Problem:
         The column that the file belongs to.
     steps : (int, int), optional
         The first and the last step that it may concern, as in a batch's ``steps``; both of one environment.
+    is_finished_by_opening : bool
+        Whether a kill left it so, and the next opening for writing puts it right: nothing is lost.
     """
 
     path: Path
     what: str
     column: str | None = None
     steps: tuple[int, int] | None = None
+    is_finished_by_opening: bool = False
 
     def __str__(self) -> str:
         """Return it in a line."""
@@ -57,13 +60,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
+        """Whether nothing is wrong but what the next opening for writing puts right by itself."""
+        return all(problem.is_finished_by_opening for problem in self.problems)
 
     def __str__(self) -> str:
         """Return it for people to read."""
         lines = [str(problem) for problem in self.problems]
-        summary = counted(len(lines), "problem") if lines else "everything is as it was written"
+        wrong = sum(not problem.is_finished_by_opening for problem in self.problems)
+        summary = counted(wrong, "problem") if wrong else "everything is as it was written"
+        summary += ", but for what a kill left and opening finishes" if len(lines) > wrong else ""
         done = f"; repaired: {counted(self.dropped, 'row')} dropped" if self.repaired and lines else ""
         return "\n".join(
             [*lines, f"{self.path}: {counted(self.rows, 'row')} (steps, and final observations) checked, {summary}{done}"]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
+from diskbuffer.runtime.signals import look
 from diskbuffer.store import directory
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS
@@ -127,6 +128,7 @@ class _Backup:
 
     def _hold(self, table: SegmentTable, slot: int) -> _HeldSegment | None:
         """Hold a segment's files; None where other rows are in its slot by now."""
+        look()
         layout, source, now = self._layout, self._source, self._store.table
         sealed, maps = table.is_sealed(slot), dict[str, Map]()
         try:
@@ -146,6 +148,7 @@ class _Backup:
 
     def _take(self, table: SegmentTable, held: _HeldSegment) -> None:
         """Copy a segment's files that are not shared, and have its rows count."""
+        look()
         layout, slot = self._layout, held.slot
         table.set_length(slot, held.rows)
         for note in table.strange_notes(slot):  # numbers and their hash were copied while the writer set them
@@ -179,9 +182,12 @@ class _Backup:
 
     def _note(self) -> None:
         """Describe the copy, and note how it was left."""
+        self._store.following.refuse_another()
         now, _ = directory.read_metadata(self._source)
         state = State.read(self._source, self._layout.salt)
         opened = self._state is not None and self._state.clean and state != self._state  # and perhaps closed again
+        if now.begins != self._layout.begins:  # some may be in the copy, and others not
+            raise EvictedError(f"{self._source.root}: its steps were cleared while it was copied")
         if opened or now.removals != self._layout.removals:  # rows that were in columns alone went back into the tail
             raise EvictedError(f"{self._source.root}: its columns were changed, or a writer came, while it was copied")
         if self._state is not None:

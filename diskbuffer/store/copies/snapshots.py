@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
+from diskbuffer.runtime.signals import look
 from diskbuffer.store import directory
 from diskbuffer.store.building import Building, is_there
 from diskbuffer.store.format import zarr_metadata
@@ -101,6 +102,7 @@ class _Copy:
             layout = self._store.layout
             now, missing, sealed = self._missing()
         for slot in missing.tolist():
+            look()
             try:
                 self._copy_segment(layout, slot, bool(sealed[slot]))
             except (FileNotFoundError, CorruptionError):
@@ -196,6 +198,7 @@ class _Copy:
         for name, values in held.table.items():
             self._write(name, values.nbytes, True, [(0, values)])
         for name, (size, reserve, parts) in held.pieces.items():
+            look()
             self._write(name, size, reserve, parts)
         self._write_tail(held)
         table = SegmentTable(files, layout, writable=True)

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, DiskBufferError, DiskFullError, NotAStoreError
+from diskbuffer.errors import CorruptionError, DiskBufferError, DiskFullError, InputError, LockedError, NotAStoreError
 from diskbuffer.runtime.uncopied import Uncopied
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,6 +40,8 @@ _NO_TIME = 0.2e-3  # seconds that a sync may take for the next one to be waited 
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_MAPS = {errno.ENODEV, errno.EINVAL}  # of FUSE with direct_io, and of 9p without a cache
 # Errors of a sync after which Linux takes data that it could not write for clean: the next sync succeeds without them.
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _DROPPED = {errno.EIO, *_FULL}
@@ -67,6 +69,11 @@ class Files(Uncopied):
     def below(self, name: str) -> Files:
         """Return the files of a directory in this one."""
         return Files(self.root / name, within=(self, name))
+
+    @property
+    def place(self) -> Path:
+        """The path by which users know the directory: of a store that is being made, where it will be."""
+        return self.root if self._within is None else self._within[0].place / self._within[1]
 
     def anew(self) -> Files:
         """Return the files of what is at the same path by now, which may be another directory."""
@@ -370,7 +377,10 @@ class Files(Uncopied):
             os.close(source)
 
     def replace_contents(self, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a small file so that readers see the old contents or the new; with `sync`, a power loss, too, leaves one."""
+        """Write a small file so that readers see the old contents or the new; with `sync`, a power loss, too, leaves one.
+
+        Where the disk fails, the old ones: with `sync`, also where it is the directory's sync that fails.
+        """
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
         fd = self.create(temporary, len(data), reserve=False)
         try:
@@ -380,13 +390,30 @@ class Files(Uncopied):
                 self.close(fd)
             if sync:
                 self.sync(temporary)
-            self.rename(temporary, name)
+                self._rename_synced(temporary, name)
+            else:
+                self.rename(temporary, name)
         except BaseException:
             with contextlib.suppress(OSError):
                 self.remove(temporary)
             raise
-        if sync:
-            self.sync(os.path.dirname(name) or ".")
+
+    def _rename_synced(self, new: str, name: str) -> None:
+        """Put a file in another's place, and sync that; where this fails, put the other one back."""
+        old, has_old = f"{new[: -len('.tmp')]}.old.tmp", False
+        with contextlib.suppress(FileNotFoundError, CorruptionError):  # what is no file is not put back
+            has_old = self.link(self, name, old)
+        try:
+            self.rename(new, name)
+            try:
+                self.sync(os.path.dirname(name) or ".")
+            except BaseException:
+                if has_old:
+                    self.rename(old, name)
+                raise
+        finally:
+            with contextlib.suppress(OSError):
+                self.remove(old)
 
     def replace(self, name: str, size: int, data: Any) -> None:
         """Put a file of `size` bytes, `data` and zeros, in place of an old one; its name is not synced yet."""
@@ -416,12 +443,17 @@ class Files(Uncopied):
         return self._open(name, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY, directory=not write)
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
-        """Lock an open file for as long as it is open; return False where others hold it, an OSError where there are no locks."""
+        """Lock an open file for as long as it is open; return False where others hold it, a LockedError without locks."""
         try:
             fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
                 return False
+            if error.errno in _NO_LOCKS:
+                raise LockedError(
+                    f"{self.place} is on a file system without locks ({error}), where two writers could not be told apart",
+                    advice="Keep it on a local disk. With mode='r', a store that was closed can be read there",
+                ) from error
             raise
         return True
 
@@ -431,13 +463,7 @@ class Files(Uncopied):
 
     def boot_id(self) -> str:
         """Return what identifies the time since this machine was started; "" where that is not known."""
-        with contextlib.suppress(OSError):
-            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        if sys.platform == "darwin":
-            text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
-            if _libc.sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
-                return text.value.decode()
-        return ""
+        return boot_id()
 
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that must have `size` bytes (-1: as many as it has).
@@ -532,7 +558,15 @@ class Files(Uncopied):
 
     def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that is open; the descriptor is not needed any longer."""
-        return _FileMap(fd, size, writable, random)
+        try:
+            return _FileMap(fd, size, writable, random)
+        except OSError as error:
+            if error.errno in _NO_MAPS:
+                raise InputError(
+                    f"{self.place} is on a file system whose files cannot be mapped into memory that processes share ({error})",
+                    advice="Keep stores on a local disk, and copy one there to read it",
+                ) from error
+            raise
 
 
 def _put_path(error: OSError, path: str | None) -> None:
@@ -647,3 +681,14 @@ class _FileMap(Uncopied):
     def __del__(self, munmap: Any = _libc.munmap) -> None:  # the modules may be gone when the interpreter exits
         if getattr(self, "address", 0):
             munmap(self.address, self.size)
+
+
+def boot_id() -> str:
+    """Return what identifies the time since this machine was started; "" where that is not known."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    if sys.platform == "darwin":
+        text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+        if _libc.sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
+            return text.value.decode()
+    return ""

@@ -19,10 +19,7 @@ from diskbuffer.store.system.files import Files
 # Inside an array's directory, which no Zarr tool lists: zarr-python warns of strange files in a group's.
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
 
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _PROBE_SECONDS = 0.05  # in which a process that asks whether there is a writer releases it
-
-_READ_IT = "Open it with mode='r' to read it"
 
 
 class WriterLock(Uncopied):
@@ -145,11 +142,8 @@ def _is_that(files: Files, fd: int) -> bool:
 def _refusal(files: Files, error: OSError) -> Exception:
     """Say why a lock could not be taken, where it is not that somebody else has it."""
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(error.errno)})", advice=_READ_IT)
-    if error.errno in _NO_LOCKS:
-        return LockedError(
-            f"{files.root} is on a file system without locks ({error}), where two writers could not be told apart",
-            advice=f"Keep it on a local disk. {_READ_IT}",
+        return ReadOnlyError(
+            f"{files.place} cannot be written to ({os.strerror(error.errno)})", advice="Open it with mode='r' to read it"
         )
     return error
 

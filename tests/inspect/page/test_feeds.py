@@ -17,12 +17,13 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import diskbuffer as db
+from diskbuffer.commands.info import info
 from diskbuffer.inspect.page import app
 from diskbuffer.inspect.page.app import create_app, status
 from diskbuffer.inspect.page.watched import Watched
 from diskbuffer.plugin import human_size
 from tests.frozen.archives import ARCHIVES, unpack
-from tests.inspect.stores import COLUMNS, EXTRA, add_episode, make_store
+from tests.inspect.stores import COLUMNS, EXTRA, add_episode, frames_of, make_store
 from tests.support.specimens import contents
 
 LENGTHS = (30, 45, 20, 60, 33, 7)
@@ -129,6 +130,31 @@ def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
     assert get(client, "timeline", where="return > 99")["matching"] == 0
 
 
+def test_stumps_and_what_still_runs_tell_nothing_of_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_store(tmp_path / "store", (30, 45))  # with returns of 0 and 1
+    for episode, length in ((90, 20), (99, 10)):  # the first of which is cut off, and the second runs
+        with db.ReplayBuffer(path) as buffer:
+            reward = np.full(length, episode)
+            buffer.extend(
+                obs=frames_of(episode, length),
+                action=np.zeros(length),
+                reward=reward,
+                log_prob=np.zeros(length),
+                new_episode=True,
+            )
+    with client_of(path) as client:
+        get(client, "state")
+        line, seen = get(client, "timeline"), get(client, "overview")
+        assert get(client, "timeline", where="ending == 'cut off'")["means"]["return"] == [1800]
+    assert line["ending"] == ["terminated", "terminated", "cut off"]
+    assert (line["means"]["return"], line["matching"]) == ([0, 0.5, 0.5], 4)
+    assert (seen["summary"]["recent_returns"], seen["summary"]["recent_episodes"]) == (0.5, 2)
+    assert info(str(path)) == 0
+    shown = capsys.readouterr().out
+    assert "mean 0.5000, from 0 to 1; mean of the newest 100: 0.5000" in shown
+    assert " to 1)" not in shown  # a second ratio, beside those of the columns
+
+
 @pytest.mark.parametrize(
     ("feed", "parameters"),
     [
@@ -214,7 +240,7 @@ def test_dict_observations_floats_and_many_environments(tmp_path: Path) -> None:
         "action": db.Column((2,), "float32"),
     }
     rng = np.random.default_rng(0)
-    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=3) as buffer:
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=3, autoreset="next_step") as buffer:
         for env in range(3):
             obs = {
                 "left": rng.integers(0, 256, (12, 24, 30, 3), np.uint8),

@@ -48,10 +48,16 @@ def vectors(buffer: db.ReplayBuffer) -> None:
 
 STORES: dict[str, tuple[dict[str, Any], Fill]] = {
     "empty": ({"columns": COLUMNS, "frame_stack": 4}, lambda buffer: None),
-    "an environment without steps": ({"columns": COLUMNS, "frame_stack": 4, "n_envs": 2}, lambda b: add_plain(b, 0, 9, 1)),
+    "an environment without steps": (
+        {"columns": COLUMNS, "frame_stack": 4, "n_envs": 2, "autoreset": "next_step"},
+        lambda b: add_plain(b, 0, 9, 1),
+    ),
     "one observation": ({"columns": COLUMNS, "frame_stack": 3, "padding": "zeros"}, lambda b: add_plain(b, 0, 1, 0)),
     "running": ({"columns": COLUMNS, "frame_stack": 4}, running),
-    "evicted": ({"columns": COLUMNS, "frame_stack": 4, "capacity": 100, "segment_rows": 16, "n_envs": 2}, many),
+    "evicted": (
+        {"columns": COLUMNS, "frame_stack": 4, "capacity": 100, "segment_rows": 16, "n_envs": 2, "autoreset": "next_step"},
+        many,
+    ),
     "vectors": ({"columns": VECTORS | {"reward": db.Column((), "float32", allow_nan=True)}}, vectors),
     "single frames": ({"columns": COLUMNS}, lambda b: add_plain(b, 1, 30, 0)),
 }

@@ -1,0 +1,113 @@
+"""The capacity of each writer, and writers that nobody comes back to."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.commands.cli import main
+from tests.writers.test_multi_writer import Writer
+
+
+def filled(root: Path, name: str, capacity: int | None, numbers: itertools.count[int]) -> Writer:
+    writer = Writer(root, name, 1, (5,), capacity, 1, segment_rows=32)
+    for _ in range(20):
+        writer.extend(0, 30, numbers, ends=True)
+    return writer
+
+
+def test_each_writer_keeps_its_own_newest_steps(tmp_path: Path) -> None:
+    root, numbers = tmp_path / "all", itertools.count()
+    writers = [filled(root, f"w{n}", capacity, numbers) for n, capacity in enumerate((128, 256, None))]  # the last as the first
+    with db.ReplayBuffer(root, mode="r") as every:
+        for n, (writer, capacity) in enumerate(zip(writers, (128, 256, 128), strict=True)):
+            assert writer.buffer.capacity == capacity
+            assert capacity <= len(writer.buffer) < capacity + 2 * 32
+            newest = writer.buffer.at(writer.buffer.steps())["action"]
+            assert newest.tolist() == list(range(600 * (n + 1) - len(newest), 600 * (n + 1)))
+        assert len(every) == sum(len(writer.buffer) for writer in writers)
+        assert every.capacity == every.stats()["capacity"] == 512
+        writers[0].buffer.close()
+        writers[1].extend(0, 1000, numbers, ends=True)  # which takes nothing of one that is gone
+        every.refresh()
+        with db.ReplayBuffer(root, mode="r", writer="w0") as gone:
+            assert len(every) == len(gone) + sum(len(writer.buffer) for writer in writers[1:])
+        writers[2].buffer.resize(None)
+        writers[2].extend(0, 1000, numbers, ends=True)
+        every.refresh()
+        assert every.stats()["capacity"] is None
+        assert len(writers[2].buffer) > 1000
+    for writer in writers:
+        writer.buffer.close()
+    with pytest.raises(db.errors.SchemaError, match="stored 256, asked for 128"):
+        db.ReplayBuffer(root, 128, writer="w1")
+    with db.ReplayBuffer(root, writer="w2") as again:
+        assert again.capacity is None
+
+
+def test_a_writer_that_was_removed_is_gone_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, numbers = tmp_path / "all", itertools.count()
+    first, second = (filled(root, name, None, numbers) for name in ("first", "second"))
+    with db.ReplayBuffer(root, mode="r") as every, db.ReplayBuffer(root, mode="r") as learner:
+        learner.columns.write("score", learner.steps(), np.ones(1200))
+        of_first, of_second = every.steps()[:600], every.steps()[600:]
+        with pytest.raises(db.LockedError, match="being written to"):
+            db.remove_writer(root, "first")
+        first.buffer.close()
+        db.remove_writer(root, "first")
+        assert not (root / "first").exists()
+        learner.refresh()
+        learner.flush()
+        again = filled(root, "first", None, numbers)  # of the same name
+        for reader in (every, learner):
+            reader.refresh()
+            assert len(reader) == 1200
+            assert not set(reader.steps().tolist()) & set(of_first.tolist())
+            assert set(reader.steps().tolist()) > set(of_second.tolist())
+            assert sorted(reader.at(reader.steps())["action"].tolist()) == list(range(600, 1800))
+            with pytest.raises(db.InputError, match="no step"):
+                reader.at(of_first)
+        assert learner.at(learner.steps(), columns=["score"])["score"].sum() == 600
+    assert (root / "_shared/columns/score/second").is_dir()
+    again.buffer.close()
+    assert main(["remove-writer", str(root), "first"]) == 0
+    assert not (root / "_shared/columns/score/first").exists()
+    assert main(["remove-writer", str(root), "first"]) == 2
+    assert "has no writer 'first'; it has second" in capsys.readouterr().err
+    with pytest.raises(db.errors.NotAStoreError, match="no stores of several writers"):
+        db.remove_writer(root / "second", "first")
+    second.buffer.close()
+    with db.ReplayBuffer(root, mode="r") as every:
+        assert sorted(every.at(every.steps())["action"].tolist()) == list(range(600, 1200))
+        every.copies.snapshot(tmp_path / "copy")
+        assert every.check(progress=False).ok
+    with db.ReplayBuffer(tmp_path / "copy", mode="r") as copy:
+        assert len(copy) == 600
+
+
+KILLED = """
+import os, sys
+import diskbuffer as db
+from diskbuffer.store.system.files import Files
+Files.remove_directory = lambda *_: os._exit(9)
+db.remove_writer(sys.argv[1], "first")
+"""
+
+
+def test_what_a_kill_left_of_a_writer_that_was_being_removed_is_no_writers(tmp_path: Path) -> None:
+    root, numbers = tmp_path / "all", itertools.count()
+    filled(root, "first", None, numbers).buffer.close()
+    assert subprocess.run([sys.executable, "-c", KILLED, str(root)], check=False).returncode == 9
+    assert (root / "first").is_dir()
+    with db.ReplayBuffer(root, mode="r") as every:
+        assert len(every) == 0
+        again = filled(root, "first", None, numbers)
+        every.refresh()
+        assert sorted(every.at(every.steps())["action"].tolist()) == list(range(600, 1200))
+        again.buffer.close()
