@@ -82,16 +82,19 @@ class Unfinished:
                 f"{self._directory} has what a run with other options, or of something else by now, has made of {self.target}: "
                 f"repeat that run, which goes on, or begin anew: {either('restart=True', '--restart')}"
             )
-        now = {"task": self._task, "boot": boot_id(), "sizes": {}}
         if self._anew or left is None or left["task"] != self._task or not (self._is_synced or self._is_whole(left)):
             self._restart()
-        write_json(self._directory / _TASK, now)
+        self._write({})
 
     def _is_whole(self, left: Mapping[str, Any]) -> bool:
         """Return whether everything is there that an earlier run had written when it ended."""
         if left["boot"] != boot_id():
             return False
         return all(_size(self.place / name) >= size for name, size in left["sizes"].items())
+
+    def _write(self, sizes: Mapping[str, int]) -> None:
+        """Note what this run is for, and how large its files are."""
+        write_json(self._directory / _TASK, {"task": self._task, "boot": boot_id(), "sizes": sizes})
 
     def _restart(self) -> None:
         """Remove what an earlier run has left."""
@@ -121,9 +124,9 @@ class Unfinished:
             elif not self._is_synced and kind is not None:
                 files = [path for path in self.place.rglob("*") if path.is_file()] if self.place.is_dir() else [self.place]
                 sizes = {os.path.relpath(path, self.place): path.stat().st_size for path in files}
-                write_json(self._directory / _TASK, {"task": self._task, "boot": boot_id(), "sizes": sizes})
-        except OSError:  # such as of a disk that is full: then it is not known
-            self._restart()
+                self._write(sizes)
+        except OSError:  # such as of a disk that is full: then it is not known, as after a kill
+            pass
         finally:
             os.close(self._lock)
 

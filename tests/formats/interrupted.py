@@ -46,14 +46,14 @@ def stop(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def stopping_at(number: int) -> Any:
-    """Return `StoreSource.episodes`, which stops the run before that episode."""
+def stopping_at(number: int, error: BaseException | None = None) -> Any:
+    """Return `StoreSource.episodes`, which raises before that episode: a KeyboardInterrupt where no error is given."""
     episodes = StoreSource.episodes
 
     def stopping(self: StoreSource, first: int = 0) -> Iterator[EpisodeData]:
         for n, one in enumerate(episodes(self, first), first):
             if n == number:
-                raise KeyboardInterrupt
+                raise error or KeyboardInterrupt
             yield one
 
     return stopping
@@ -86,16 +86,8 @@ def kill_and_go_on(run: str, name: str, source: Path, target: Path, *after: int,
 
 def fill_the_disk_and_go_on(name: str, store: Path, target: Path, after: int, **options: Any) -> None:
     """Export to a disk that is full after so many episodes, and again to one that is not."""
-    episodes = StoreSource.episodes
-
-    def failing(self: StoreSource, first: int = 0) -> Iterator[EpisodeData]:
-        for number, one in enumerate(episodes(self, first), first):
-            if number == after:
-                raise OSError(28, "No space left on device")
-            yield one
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(StoreSource, "episodes", failing)
+        patched.setattr(StoreSource, "episodes", stopping_at(after, OSError(28, "No space left on device")))
         with pytest.raises(OSError, match="No space left"):
             export(name, store, target, progress=False, **options)
     assert not target.exists()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from diskbuffer.formats import export, import_
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
 from tests.formats import interrupted
@@ -101,6 +102,26 @@ def test_what_an_export_lost_with_the_power_is_not_taken_for_written(
             if not back.exists():
                 import_(name, made_of, back, progress=False)
         interrupted.assert_same_in_each_stream(tmp_path / "back of clean", tmp_path / f"back of out{n}")
+
+
+def test_what_was_made_stays_where_the_disk_is_too_full_to_note_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, full = a_store(tmp_path / "store", 1), OSError(28, "No space left on device")
+
+    def write(path: Path, value: Any) -> None:
+        if value["sizes"]:
+            raise full
+        write_json(path, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("diskbuffer.formats.unfinished.write_json", write)
+        patched.setattr(StoreSource, "episodes", interrupted.stopping_at(12, full))
+        with pytest.raises(OSError, match="No space left"):
+            export("dreamer", store, tmp_path / "out", version=2, progress=False)
+    place = tmp_path / ".out.unfinished" / "data"
+    assert len(list(place.glob("*.npz"))) == 12
+    times = {file.name: file.stat().st_mtime_ns for file in place.iterdir()}
+    export("dreamer", store, tmp_path / "out", version=2, progress=False)
+    assert times.items() <= {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()}.items()
 
 
 GOLDEN = Path(__file__).parent / "golden" / "npz"
