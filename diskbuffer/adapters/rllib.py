@@ -231,9 +231,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             batch: Batch = tree_map(torch.Tensor.numpy, self.buffer.sample(len(which), sampler))
             self._updates.append((which, partial(self.buffer.update, sampler, batch)))
         else:  # priorities are a column of the store
-            buffer = self.buffer
-            drawn = buffer.draw(len(which), sampler)
-            batch = {**buffer.at(drawn["steps"], n_step=n_step, gamma=gamma, numpy=True), **drawn}
+            drawn = self.buffer.draw(len(which), sampler)
+            batch = {**self.buffer.at(drawn["steps"], n_step=n_step, gamma=gamma, numpy=True), **drawn}
             self._updates.append((which, partial(Prioritized.update, sampler, batch["steps"])))
         return batch
 
@@ -418,12 +417,12 @@ class _Directory(SharedStore):
     def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None) -> None:
         super().__init__(path)
         self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled"}
-        self._streams, self._writers, self._is_behind = streams, list[SharedStore](), False
+        self._writers, self._is_behind = list[SharedStore](), False
         self.begun, self._steps_gone, self._evicted = 0, 0, (0, 0)  # when it was opened, and when it was asked last
         if self.open_to_read() is not None:
-            for name, has in (writers_of(self.path) or {}).items():
+            for name in writers_of(self.path) or ():
                 with suppress(NotAStoreError):  # a kill came before it was made
-                    ReplayBuffer(self.path, writer=name, mode="r", n_envs=streams or has, **self._how).close()
+                    ReplayBuffer(self.path, writer=name, mode="r", n_envs=streams, **self._how).close()
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Note what is there."""
@@ -472,7 +471,7 @@ class _Directory(SharedStore):
         """Sync everything to the disk."""
         for writer in self._writers:
             writer.flush()
-        if self.buffer is not None:
+        if self.buffer is not None and writers_of(self.path):
             self.buffer.flush()  # the priorities
 
     def close(self) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import ClosedError, CorruptionError
+from diskbuffer.errors import CorruptionError
 from diskbuffer.schema.schema import TAG, Column
 from diskbuffer.store import directory
+from diskbuffer.store.changes import Changeable
 from diskbuffer.store.description import Description
 from diskbuffer.store.durability import Durability
 from diskbuffer.store.following import Following, WayBack
@@ -32,7 +33,7 @@ _MORE_SLOTS = 8  # at least, when a store grows: the metadata of all its arrays 
 Kept = list[tuple[Int64, Int64]]  # of each stream, slots in the order of its rows, and how many rows of each
 
 
-class Store:
+class Store(Changeable):
     """The open files of a store, to read, or with the writer's lock to write, too. `open_store` opens one.
 
     `lock` guards the maps, the table and whatever the owner keeps beside them. It is held for microseconds: what takes the disk's
@@ -50,11 +51,10 @@ class Store:
     """
 
     def __init__(self, files: Files, *, writer_lock: WriterLock | None = None, way_back: WayBack | None = None) -> None:
+        super().__init__()
         self.files, self.root = files, files.root
         self.writable = writer_lock is not None
-        self.lock = threading.RLock()
         self._writer_lock = writer_lock
-        self._closing = False
         layout, slots = directory.read_metadata(files)
         check_libraries(layout.schema)
         directory.refuse_links(files, layout, slots)
@@ -135,32 +135,9 @@ class Store:
         """Raise an EvictedError where a slot does not hold the rows any more that were seen there: a writer knows that itself."""
         self.following.refuse_evicted(slots)
 
-    # Closing, and what may not come after it
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lock for a change that a user asks for. All of them pass here, or by `derived`; what closing writes does not.
-
-        Raises
-        ------
-        ClosedError
-            It is being closed, or was: another process may write to it by now.
-        NotAStoreError
-            Another store may be in its place.
-        """
-        with self.lock:
-            self.refuse_closed()
-            self.durability.refuse_to_write_elsewhere()
-            yield
-
-    def begin_closing(self) -> None:
-        """Refuse changes from now on; the lock must be held."""
-        self._closing = True
-
-    def refuse_closed(self) -> None:
-        """Raise a ClosedError where it is being closed, or was; the lock must be held, and as long as it is, that stays so."""
-        if self._closing:
-            raise ClosedError(f"{self.root} was closed; open it again, and go on")
+    def refuse_to_write_elsewhere(self) -> None:
+        """Raise a NotAStoreError where another store may be at the path."""
+        self.durability.refuse_to_write_elsewhere()
 
     # Slots
 
@@ -301,45 +278,39 @@ class Store:
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
         with self.writing():
-            self._add_column(name, column)
-
-    def _add_column(self, name: str, column: Column) -> None:
-        removed = tuple(path for path in self.layout.removed if path != name)
-        schema = self.layout.schema.with_derived(name, column)
-        layout = dataclasses.replace(self.layout, schema=schema, removed=removed)
-        directory.remove_data(self.files, name)  # of a column that a power loss took back
-        directory.mend(self.files, layout, self.table.slots)
-        for path in directory.up_to_group(name, f"{CHECKSUMS}/{name}"):  # all: an attempt that failed may have made some
-            self.files.sync(path)
-        self.table.take_column(layout, name, create=True)
-        try:
-            for file in self.table.names(f"{CHECKSUMS}/{name}"):
-                self.files.sync(file)
-            self.description.replace(layout, self.table.slots)  # from here on it is there
-        except BaseException:
-            self.table.drop_column(self.layout)
-            raise
-        self.maps.take_columns(layout)
+            removed = tuple(path for path in self.layout.removed if path != name)
+            schema = self.layout.schema.with_derived(name, column)
+            layout = dataclasses.replace(self.layout, schema=schema, removed=removed)
+            directory.remove_data(self.files, name)  # of a column that a power loss took back
+            directory.mend(self.files, layout, self.table.slots)
+            for path in directory.up_to_group(name, f"{CHECKSUMS}/{name}"):  # all: an attempt that failed may have made some
+                self.files.sync(path)
+            self.table.take_column(layout, name, create=True)
+            try:
+                for file in self.table.names(f"{CHECKSUMS}/{name}"):
+                    self.files.sync(file)
+                self.description.replace(layout, self.table.slots)  # from here on it is there
+            except BaseException:
+                self.table.drop_column(self.layout)
+                raise
+            self.maps.take_columns(layout)
 
     def remove_column(self, name: str) -> None:
         """Remove a derived column. The group's file comes first: without it, files of a column that is there would be missing."""
         with self.writing():
-            self._remove_column(name)
-
-    def _remove_column(self, name: str) -> None:
-        self.description.change(
-            self.table.slots,
-            schema=self.layout.schema.without_derived(name),
-            tags=() if name == TAG else self.layout.tags,
-            removals=self.layout.removals + 1,
-            removed=tuple(dict.fromkeys([*self.layout.removed, name])),
-        )
-        written = self.durability.written
-        written.difference_update([segment for segment in written if segment[0] == name])
-        self.table.drop_column(self.layout)
-        self.maps.take_columns(self.layout)
-        with contextlib.suppress(OSError):  # it is gone, and the next opening gives its space back
-            self.finish_removing()
+            self.description.change(
+                self.table.slots,
+                schema=self.layout.schema.without_derived(name),
+                tags=() if name == TAG else self.layout.tags,
+                removals=self.layout.removals + 1,
+                removed=tuple(dict.fromkeys([*self.layout.removed, name])),
+            )
+            written = self.durability.written
+            written.difference_update([segment for segment in written if segment[0] == name])
+            self.table.drop_column(self.layout)
+            self.maps.take_columns(self.layout)
+            with contextlib.suppress(OSError):  # it is gone, and the next opening gives its space back
+                self.finish_removing()
 
     def finish_removing(self) -> None:
         """Remove the files of columns that were removed, which may take a few attempts if the disk fails, and forget them."""
@@ -372,10 +343,6 @@ class Store:
             self.maps.close(self.tails.values())
             self.table.close()
             self.tails = {}
-
-    def holds_lock(self) -> bool:
-        """Return whether this thread has the store's lock."""
-        return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def disk_bytes(self) -> int:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from diskbuffer.index.multi_writer import IndexPart, MultiWriterIndex
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
 from diskbuffer.schema.schema import TAG, Column, Schema
+from diskbuffer.store.changes import Changeable
 from diskbuffer.store.format.layout import GROUP, Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
@@ -40,7 +40,7 @@ class MultiWriterLayout(Layout):
         return self.envs
 
 
-class MultiWriterStore:
+class MultiWriterStore(Changeable):
     """Show the stores of several writers as one `Store` that is read.
 
     Slots are numbered through, a block of them at a time, so that they keep their numbers when stores grow, and others come.
@@ -69,8 +69,8 @@ class MultiWriterStore:
 
     def __init__(self, files: Files, *, of_mark: bool = False) -> None:
         self.all_files, self.root, self._of_mark = files, files.root, of_mark
-        self.lock = threading.RLock()
-        self.closed = self._closing = False
+        super().__init__()
+        self.closed = False
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
         self._description = read_description(self.all_files)
@@ -142,22 +142,9 @@ class MultiWriterStore:
         if self.closed:
             raise ClosedError(f"{self.root} was closed; open it again")
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lock for a change that a user asks for, as `Store.writing`."""
-        with self.lock:
-            self.refuse_closed()
-            self.all_files.require_place()
-            yield
-
-    def begin_closing(self) -> None:
-        """Refuse changes from now on; the lock must be held."""
-        self._closing = True
-
-    def refuse_closed(self) -> None:
-        """Raise a ClosedError where it is being closed, or was."""
-        if self._closing:
-            raise ClosedError(f"{self.root} was closed; open it again, and go on")
+    def refuse_to_write_elsewhere(self) -> None:
+        """Raise a NotAStoreError where the directory is not at its path any more."""
+        self.all_files.require_place()
 
     def _look(self, members: Sequence[Member], context: int) -> None:
         for member in members:
@@ -299,16 +286,13 @@ class MultiWriterStore:
     def close(self) -> None:
         """Release the lock for writing columns, and unmap all files, as `Store.close` does."""
         with self.lock:
-            self.closed = self._closing = True
+            self.closed = True
+            self.begin_closing()
             self.columns.end_writing()
             for member in self.members:
                 member.close()
             self.columns.close()
             self.maps.forget()
-
-    def holds_lock(self) -> bool:
-        """Return whether this thread has the lock."""
-        return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def before_fork(self) -> None:
         """Do nothing: each store does itself what is due."""

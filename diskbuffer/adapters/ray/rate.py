@@ -73,9 +73,9 @@ class Rate:
             answer = self.tell(side, who, count, stored)
             if answer[1][f"may_{side}"] or (left := until - time.monotonic()) <= 0:
                 return answer
-            self._told = told = asyncio.Event() if self._told.is_set() else self._told
+            self._told.clear()  # others who wait were woken already
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), left)
+                await asyncio.wait_for(self._told.wait(), left)
 
     def _state(self, stored: int) -> dict[str, Any]:
         """Return where things stand, under the names of `Limiter.state`."""

@@ -85,7 +85,7 @@ class DiskRolloutBuffer(RolloutBuffer):
             action_space,
             threads=threads,
             segment_rows=segment_rows,
-            rollout=2 * buffer_size,
+            rollout=buffer_size,
         )
         self.waited = self.updating = 0.0
         self._newest: Any = None  # observations of the last step: what comes after it is not known yet

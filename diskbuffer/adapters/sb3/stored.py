@@ -78,8 +78,8 @@ class Stored(SharedStore):
         self.open_to_read()
 
     def least_segment_rows(self, how: Mapping[str, Any]) -> int:
-        """Choose segments that have a rollout: `add` would wait for smaller ones to be sealed."""
-        return max(super().least_segment_rows(how), 1 << (self._rollout - 1).bit_length() if self._rollout else 0)
+        """Choose segments that have two rollouts: `add` would wait for smaller ones to be sealed."""
+        return max(super().least_segment_rows(how), 2 << (self._rollout - 1).bit_length())
 
     # Opening
 

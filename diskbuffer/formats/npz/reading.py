@@ -130,10 +130,10 @@ class ZippedRows:
 
     def flags(self, n: int) -> npt.NDArray[Any]:
         """Return the first `n` rows, (n,), which must be single numbers or truth values."""
+        where = f"{self.path}: {self._member.name.removesuffix('.npy')}"
         if self.shape[1:] not in ((), (1,)) or self.dtype.kind not in "biuf":
-            name = self._member.name.removesuffix(".npy")
-            raise SourceError(f"{self.path}: {name} should be a number in each row, found {self.dtype}{list(self.shape[1:])}")
-        return without_nan(self[:n].reshape(n), f"{self.path}: {self._member.name.removesuffix('.npy')}")
+            raise SourceError(f"{where} should be a number in each row, found {self.dtype}{list(self.shape[1:])}")
+        return without_nan(self[:n].reshape(n), where)
 
     def close(self) -> None:
         """Close the file, until more is read."""
