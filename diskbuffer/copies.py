@@ -124,6 +124,7 @@ class Copies(OfBuffer):
         marks.check_name(name)
         self._access.must_write_columns("copies.mark()")
         with self._copying, Interruptible():
+            self._access.check_open()  # and as long as this is held, nobody closes it
             if name in self.marks and not replace:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
             if self._multi_writer is not None:
@@ -159,6 +160,7 @@ class Copies(OfBuffer):
         if self._multi_writer is not None:
             self._access.write_columns("copies.remove()")
         with self._copying:
+            self._access.check_open()
             if self._multi_writer is not None:
                 multi_writer_marks.remove(self._multi_writer.all_files, name)
             else:

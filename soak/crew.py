@@ -41,15 +41,13 @@ class Crew:
         process = self._there.pop(n)
         self.kills += process.is_alive()
         process.kill()
+        process.join()  # or who comes in its place would find its lock held
         self._due[n] = time.monotonic() + (0 if self._random.random() < 0.4 else float(self._random.uniform(0, self._rest)))
 
     def end(self) -> None:
         """Kill all, and wait until they are gone."""
-        there = list(self._there.values())
         for n in list(self._there):
             self._kill(n)
-        for process in there:
-            process.join()
 
 
 def _be(module: str, job: Job) -> None:

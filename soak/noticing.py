@@ -84,7 +84,7 @@ def kind_of(path: str) -> str:
     inside = re.sub(r"^runs/(store|\.store\.[0-9a-z]+\.new)/?", "", path)
     if inside == path:
         return "a directory above the store"
-    inside = re.sub(r"\.[0-9a-f]{8}\.tmp$|\.new\.tmp$|\.tmp$", "", inside)
+    inside = re.sub(r"\.[0-9a-f]{8}(\.old)?\.tmp$|\.new\.tmp$|\.tmp$", "", inside)
     directory, _, name = inside.rpartition("/")
     if inside in ("", "."):
         return "the store's directory"

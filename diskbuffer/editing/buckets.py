@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
@@ -96,8 +95,7 @@ def download(url: str, new: str | os.PathLike[str], *, progress: bool) -> Path:
     if _GROUP not in remote:
         raise NotAStoreError(f"there is no store at {url}, or one whose copy was cut short: it has no {_GROUP}")
     sizes = {name: size for name, (size, _) in remote.items()}
-    # No run goes on with what another has left: the store in the bucket may be another one by now.
-    with Unfinished(target, {"edit": "download", "run": secrets.token_hex(16)}, restart=True) as unfinished:
+    with Unfinished(target) as unfinished:  # with which no run goes on: the store in the bucket may be another one by then
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
                 _each(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)

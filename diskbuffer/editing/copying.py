@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -131,8 +130,7 @@ def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path
     with ReplayBuffer(store, mode="r") as buffer:
         if not resize:
             return buffer.copies.snapshot(path)
-        # No run goes on with what another has left: it may be older, and is made in a moment.
-        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}, restart=True) as unfinished:
+        with Unfinished(path) as unfinished:  # with which no run goes on: it may be older, and is made in a moment
             buffer.copies.snapshot(unfinished.place)
             with ReplayBuffer(unfinished.place, mode="r+") as made:
                 made.resize(resize["capacity"])

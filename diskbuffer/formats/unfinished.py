@@ -30,8 +30,9 @@ class Unfinished:
     ----------
     target : path-like
         There must be nothing, or an empty directory.
-    task : mapping
-        What is done, and with what, as JSON: a run goes on with what an earlier one has left where it is the same.
+    task : mapping, optional
+        What is done, and with what, as JSON: a run goes on with what an earlier one has left where it is the same. Without one no
+        run goes on with it, and an error removes it.
     restart : bool
         Whether to begin anew, whatever an earlier run has left.
     is_synced : bool
@@ -52,12 +53,17 @@ class Unfinished:
     """
 
     def __init__(
-        self, target: str | os.PathLike[str], task: Mapping[str, Any], *, restart: bool = False, is_synced: bool = False
+        self,
+        target: str | os.PathLike[str],
+        task: Mapping[str, Any] | None = None,
+        *,
+        restart: bool = False,
+        is_synced: bool = False,
     ) -> None:
         self.target = local_path(target)
         self._directory = self.target.parent / f".{self.target.name}{SUFFIX}"
         self.place = self._directory / "data"
-        self._task, self._anew, self._is_synced = json.loads(json.dumps(task)), restart, is_synced
+        self._task, self._anew, self._is_synced = json.loads(json.dumps(task)), restart or task is None, is_synced
 
     def __enter__(self) -> Self:
         if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
@@ -77,7 +83,8 @@ class Unfinished:
         except BlockingIOError:
             raise LockedError(f"another process is making {self.target}; wait for it, or stop it") from None
         left = _read(self._directory / _TASK)
-        if left is not None and left["task"] != self._task and not self._anew and self.place.exists():
+        is_others = left is not None and left["task"] not in (None, self._task)
+        if is_others and not self._anew and self.place.exists():
             raise InputError(
                 f"{self._directory} has what a run with other options, or of something else by now, has made of {self.target}: "
                 f"repeat that run, which goes on, or begin anew: {either('restart=True', '--restart')}"
@@ -117,9 +124,9 @@ class Unfinished:
         shutil.rmtree(self._directory, ignore_errors=True)  # the target is there
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Leave what was made for another run, and note how large it is; nothing, where nothing was made."""
+        """Leave what was made for another run, and note how large it is; nothing, where nothing was made, or none goes on."""
         try:
-            if not self.place.exists():
+            if self._task is None or not self.place.exists():
                 shutil.rmtree(self._directory, ignore_errors=True)
             elif not self._is_synced and kind is not None:
                 files = [path for path in self.place.rglob("*") if path.is_file()] if self.place.is_dir() else [self.place]

@@ -116,7 +116,7 @@ class Uninterrupted:
             number = self.came[0]
             handler = next(each.handler for each in self._in_place if each.number == number)
             try:
-                handler(number, self.frames.get(number))
+                handler(number, self.frames.pop(number, None))  # not kept: a frame keeps all that was open in it
             finally:
                 if number in self.came:
                     self.came.remove(number)

@@ -86,11 +86,7 @@ def test_batches_that_do_not_fit_are_refused(cluster: None, tmp_path: Path) -> N
             buffer.extend(collected(0, 0).exclude("action"))
         with pytest.raises(db.InputError, match="expected steps of 2 environments"):
             buffer.extend(torch.cat([collected(0, 0)] * 2))
-        assert buffer._writer is not None
-        buffer._writer.close()
-        with pytest.raises(db.errors.ClosedError):
-            buffer.extend(collected(0, 0))
-        buffer.extend(collected(0, 0))  # with another writer
+        buffer.extend(collected(0, 0))
         stores.refresh()
         assert buffer.write_count == len(buffer) == ENVS * STEPS
         stores.destroy()

@@ -53,7 +53,9 @@ def test_names_go_with_all_else_that_a_copy_takes(tmp_path: Path, monkeypatch: p
         with pytest.raises(KeyboardInterrupt):
             editing.copy(made.path, tmp_path / "new", rename={"obs/camera": "obs/wrist"}, **options)
     names = {"obs/camera": "obs/wrist", "left": "right", "right": "left"}
-    editing.copy(made.path, tmp_path / "new", rename=names, **options)
+    with pytest.raises(db.InputError, match="or begin anew: restart=True"):
+        editing.copy(made.path, tmp_path / "new", rename=names, **options)
+    editing.copy(made.path, tmp_path / "new", rename=names, restart=True, **options)
     wanted = [one for one in stores.episodes(made.path) if len(one["reward"]) > 3]
     assert wanted
     for one in wanted:

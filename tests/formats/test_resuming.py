@@ -342,5 +342,7 @@ def test_a_copy_does_not_go_on_with_a_store_that_parted_from_its_source(tmp_path
     with stopped_at(1, db.ReplayBuffer, "extend", KeyboardInterrupt()):
         editing.copy(store, tmp_path / "copy", where="length > 0", progress=False)
     assert (tmp_path / ".copy.unfinished").exists()
-    editing.copy(other, tmp_path / "copy", where="length > 0", progress=False)
+    with pytest.raises(db.InputError, match="or begin anew: restart=True"):
+        editing.copy(other, tmp_path / "copy", where="length > 0", progress=False)
+    editing.copy(other, tmp_path / "copy", where="length > 0", restart=True, progress=False)
     made.assert_same(made.read(tmp_path / "copy"), made.read(other))

@@ -49,6 +49,7 @@ def test_kinds_of_files_are_told() -> None:
     told = {
         "runs/.store.0a1b2c3d.new/_segments/length/c.0.0": "file of the lengths",
         "runs/store/_segments/length/state.json.0a1b2c3d.tmp": "state.json",
+        "runs/store/_segments/length/state.json.0a1b2c3d.old.tmp": "state.json",
         "runs/store/_segments/checksum/obs/c.0": "file of checksums of files",
         "runs/store/obs/c.3.0.0.tmp": "file of a packed column",
         "runs/store/obs": "directory a packed column",

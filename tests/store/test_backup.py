@@ -17,6 +17,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store.copies.backup import _Backup
 from diskbuffer.store.format.layout import TABLE
+from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.table import SegmentTable
 from tests.support.experience import Experience, Feeder, heads_of
 from tests.support.writers import WRITTEN, Writers, written
@@ -208,3 +209,39 @@ def test_a_writer_that_comes_and_goes_while_a_copy_is_made_is_noticed(
         copy = reader.copies.snapshot(tmp_path / "copy")
     with db.ReplayBuffer(copy, mode="r") as buffer:
         assert world.check(buffer) == 40
+
+
+@pytest.mark.parametrize("moment", ["read", "_hold"])
+def test_a_store_that_goes_back_to_a_mark_while_it_is_copied(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the store is opened to be copied, it is copied as it went back; after that, that is an error that says so."""
+    path, columns = tmp_path / "store", {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    of, calls = State if moment == "read" else _Backup, list[Any]()
+    with db.ReplayBuffer(path, columns=columns, segment_rows=16) as buffer:
+        buffer.extend(np.arange(41), np.zeros(40, int), np.zeros(40))
+        buffer.copies.mark("first")
+    buffer = db.ReplayBuffer(path)
+    buffer.extend(100 + np.arange(61), np.zeros(60, int), np.zeros(60))
+    buffer.flush(recompress=True)
+    buffer._closing.abandon()  # as a kill leaves it
+    call = getattr(of, moment)
+
+    def beside(*args: Any) -> Any:
+        if calls:
+            return call(*args)
+        calls.append(args)
+        result = call(*args) if moment == "read" else None
+        db.ReplayBuffer(path, mark="first").close()
+        return result if moment == "read" else call(*args)
+
+    with db.ReplayBuffer(path, mode="r") as reader:
+        monkeypatch.setattr(of, moment, beside)
+        if moment == "read":
+            with db.ReplayBuffer(reader.copies.snapshot(tmp_path / "copy"), mode="r") as copy:
+                assert sorted(copy.at(copy.steps())["obs"].tolist()) == list(range(40))
+        else:
+            with pytest.raises(db.CorruptionError, match="went back to a mark since"):
+                reader.copies.snapshot(tmp_path / "copy")
+            assert not (tmp_path / "copy").exists()
+    assert len(calls) == 1

@@ -68,8 +68,11 @@ class _Backup:
     def __init__(self, source: Files, files: Files) -> None:
         self._source, self._files = source, files
         layout, _ = directory.read_metadata(source)
+        origin = Origin.read(source)
         self._state = State.read(source, layout.salt)  # before all that it tells of
         self._store = open_store(source, writable=False)
+        if Origin.read(source) != origin:
+            raise EvictedError(f"{source.root}: it went back to a mark while it was opened to be copied")
         self._layout = self._store.layout
         self._slots = self._store.table.slots
 
@@ -139,6 +142,7 @@ class _Backup:
                 if path in layout.derived or not (sealed and self._files.link(source, name, name)):
                     maps[path] = source.map(name, -1, writable=False)
         except (FileNotFoundError, CorruptionError):
+            self._store.following.refuse_another()
             if now.identity(slot) == table.identity(slot) and now.length(slot):
                 raise  # it is missing, and nobody evicted it
             return None
