@@ -7,9 +7,7 @@ name, so give the whole name as a string: ``"diskbuffer.adapters.rllib.DiskEpiso
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,7 @@ from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import Prioritize
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Column, Prioritized, ReplayBuffer, Sampler, Slices, Uniform
-from diskbuffer.adapters.ray import ClusterBuffer
-from diskbuffer.errors import EmptyBufferError, InputError, NotAStoreError
+from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.plugin import Batch, SharedStore, flatten, integer, integer_or_none, one_of, writers_of
 
 Int64 = npt.NDArray[np.int64]
@@ -38,10 +35,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     Parameters
     ----------
     capacity : int
-        Steps that each store keeps; a `ClusterBuffer` keeps its own.
-    path : path-like or ClusterBuffer
-        Of a directory of stores, or what has steps on the nodes of a cluster. A buffer that is made with the same goes on with
-        what is there.
+        Steps that each store keeps.
+    path : path-like
+        Of a directory of stores. A buffer that is made with the same goes on with what is there.
     streams : int, optional
         Episodes that may be under way at the same time, in one store: one more is an error. By default the first store is made
         for as many as the first call brings, 16 at least, and episodes beyond that open another store beside it, with a capacity
@@ -55,16 +51,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     -----
     Infos and outputs of the model are not kept. What leaves first is not the oldest episode but the oldest steps, a segment at a
     time. A checkpoint has the path, and not the steps.
-
-    Over a cluster, ``t_started`` of sampled episodes is 0, as ids of steps are known within their node only. Metrics count no
-    evictions there, and the episodes that this buffer began.
     """
 
     def __init__(
         self,
         capacity: int = 10_000,
         *,
-        path: str | os.PathLike[str] | ClusterBuffer,
+        path: str | os.PathLike[str],
         streams: int | None = None,
         batch_size_B: int = 16,
         batch_length_T: int = 64,
@@ -80,21 +73,19 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             batch_length_T=integer("batch_length_T", batch_length_T),
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
-        self._in_cluster = isinstance(path, ClusterBuffer)
         self._most = integer_or_none("streams", streams)
-        self._stores: _Cluster | _Directory
-        self._stores = _Cluster(path) if isinstance(path, ClusterBuffer) else _Directory(path, capacity, self._most)
+        self._stores = _Directory(path, capacity)
         self._spaces: dict[str, Any] = {}  # of the episodes, once one was added
         self._under_way: dict[str, tuple[int, int]] = {}  # the store of each episode, and its environment there
         self._free = set[tuple[int, int]]()
         self._random, self._seed = np.random.default_rng(seed), seed
-        self._samplers: dict[tuple[Any, ...], Sampler] = {}  # by their form
+        self._sampler: Sampler | None = None
         self._slices: dict[tuple[int, int], Slices] = {}  # by length and lookback
-        self._updates: list[tuple[Int64, Callable[[Any], Any]]] = []  # what takes priorities of the last batch, for its rows
+        self._drawn: Int64 = np.zeros(0, np.int64)  # steps of the last batch
 
     @property
     def buffer(self) -> Any:
-        """The `ClusterBuffer`, or a `ReplayBuffer` that reads all stores as one: None before the first step."""
+        """The `ReplayBuffer` that reads all stores as one; None before the first step."""
         return self._stores.open_to_read()
 
     # Writing
@@ -163,8 +154,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         if episode in self._under_way:
             return self._under_way[episode]
         if not self._free:
-            streams = self._most or max(_STREAMS, at_once - len(self._under_way))
-            self._free = set(self._stores.open_another(streams, **how))
+            at_least = max(_STREAMS, at_once - len(self._under_way))
+            self._free = set(self._stores.open_another(self._most, at_least, **how))
         return min(self._free)
 
     # Reading
@@ -205,55 +196,29 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._count(size, sampled)
         return sampled
 
-    def _new_sampler(self, n_step: int = 1, gamma: float = 0.99) -> Sampler:
-        seed = None if self._seed is None else self._seed + n_step - 1  # or batches of other n_step would have the same steps
-        return Uniform(seed, n_step=n_step, gamma=gamma)
+    def _new_sampler(self) -> Sampler:
+        return Uniform(self._seed)
 
     def _single(self, size: int, n_step: int | tuple[int, int], gamma: float, beta: float | None) -> list[SingleAgentEpisode]:
+        sampler: Any = self._sampler or self._new_sampler()
+        if isinstance(sampler, Prioritized) and beta is not None:
+            sampler.beta = float(beta)
+        drawn = self.buffer.draw(size, sampler)
+        self._sampler, self._drawn = sampler, drawn["steps"]
         each = self._random.integers(*n_step, size) if isinstance(n_step, tuple) else np.full(size, integer("n_step", n_step))
         episodes: list[Any] = [None] * size
-        self._updates = []
         for n in np.unique(each).tolist():
             which = np.flatnonzero(each == n)
-            batch = self._draw(which, n, gamma, beta)
-            for place, episode in zip(which.tolist(), self._made(batch, n, gamma), strict=True):
+            some = {name: values[which] for name, values in drawn.items()}
+            batch = {**self.buffer.at(some["steps"], n_step=n, gamma=gamma, numpy=True), **some}
+            for place, episode in zip(which.tolist(), self._made(batch, n), strict=True):
                 episodes[place] = episode
         return episodes
 
-    def _draw(self, which: Int64, n_step: int, gamma: float, beta: float | None) -> Batch:
-        """Return steps, as arrays, for these rows of a batch, and note what takes their priorities."""
-        form = (n_step, gamma) if self._in_cluster else ()  # of a store, one sampler draws for any n_step
-        sampler: Any = self._samplers.get(form) or self._new_sampler(*form)
-        self._samplers[form] = sampler
-        if isinstance(sampler, Prioritized) and beta is not None:
-            sampler.beta = float(beta)
-        if self._in_cluster:
-            batch: Batch = tree_map(torch.Tensor.numpy, self.buffer.sample(len(which), sampler))
-            self._updates.append((which, partial(self.buffer.update, sampler, batch)))
-        else:  # priorities are a column of the store
-            drawn = self.buffer.draw(len(which), sampler)
-            batch = {**self.buffer.at(drawn["steps"], n_step=n_step, gamma=gamma, numpy=True), **drawn}
-            self._updates.append((which, partial(Prioritized.update, sampler, batch["steps"])))
-        return batch
-
-    def _elapsed(self, steps: Int64) -> Any:
-        """Return how many steps of their episodes came before these; in a cluster that is not known."""
-        return np.zeros_like(steps) if self._in_cluster else self.buffer.episodes.elapsed(steps)
-
-    def _summed(self, batch: Batch, n_step: int, gamma: float) -> Int64:
-        """Return of how many steps each row is: fewer than `n_step` before an episode's end."""
-        if not self._in_cluster:
-            return np.asarray(np.minimum(self.buffer.episodes.remaining(batch["steps"]), n_step))
-        steps = np.full(len(batch["steps"]), n_step)
-        if n_step > 1 and 0 < gamma < 1:  # else it makes no difference to a learner, nor where the episode terminated
-            goes_on = ~batch["terminated"]
-            steps[goes_on] = np.rint(np.log(batch["discount"][goes_on]) / np.log(gamma))
-        return steps
-
-    def _made(self, batch: Batch, n_step: int, gamma: float) -> list[SingleAgentEpisode]:
-        """Return an episode of one step for each row."""
-        spaces, starts = self._spaces, self._elapsed(batch["steps"]).tolist()
-        steps = self._summed(batch, n_step, gamma).tolist()
+    def _made(self, batch: Batch, n_step: int) -> list[SingleAgentEpisode]:
+        """Return an episode of one step for each row; its ``n_step`` is of how many steps it was made."""
+        spaces, starts = self._spaces, self.buffer.episodes.elapsed(batch["steps"]).tolist()
+        steps = np.minimum(self.buffer.episodes.remaining(batch["steps"]), n_step).tolist()
         weights = batch.get("weights", np.ones(len(starts), np.float32))
         return [
             SingleAgentEpisode(
@@ -283,7 +248,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         left, least = size, min(least, length - 1)
         while left > 0:
             batch = tree_map(torch.Tensor.numpy, self.buffer.sample(-(-left // (length + 1)), sampler))
-            batch.pop("node", None)  # one for each sequence, and not for its steps
             for n in range(len(batch["steps"])):
                 present = batch["mask"][n]
                 count = int(present[lookback:].sum())
@@ -306,7 +270,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             terminated=bool(rows["terminated"][-1]),
             truncated=bool(rows["truncated"][-1]),
             extra_model_outputs={name: InfiniteLookbackBuffer(values, lookback=before) for name, values in ones.items()},
-            t_started=int(self._elapsed(rows["steps"][before:])[0]),
+            t_started=int(self.buffer.episodes.elapsed(rows["steps"][before:])[0]),
             len_lookback_buffer=before,
             **self._spaces,
         )
@@ -325,11 +289,11 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return 0 if self.buffer is None else len(self.buffer)
 
     def get_num_episodes(self, module_id: Any = None) -> int:
-        """Return how many episodes there are steps of; over a cluster, how many began here."""
+        """Return how many episodes there are steps of."""
         return self._stores.begun - self._stores.evicted()[0]
 
     def get_num_episodes_evicted(self, module_id: Any = None) -> int:
-        """Return how many episodes were evicted since this buffer was made; 0 over a cluster."""
+        """Return how many episodes were evicted since this buffer was made."""
         return self._stores.evicted()[0]
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
@@ -341,7 +305,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     def get_state(self) -> dict[str, Any]:
         """Return the path, and how many steps were sampled; the steps are in the store."""
         self._stores.flush()
-        sampler = self._samplers[()].state_dict() if () in self._samplers else None  # those of nodes have no state here
+        sampler = None if self._sampler is None else self._sampler.state_dict()
         return {"path": str(self._stores.path), "sampled_timesteps": self.sampled_timesteps, "sampler": sampler}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -351,11 +315,11 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise InputError(f"this state is of the store at {of}, this buffer's is at {here}; make the buffer with that path")
         self.sampled_timesteps = state["sampled_timesteps"]
         if state["sampler"] is not None:
-            self._samplers[()] = self._new_sampler()
-            self._samplers[()].load_state_dict(state["sampler"])
+            self._sampler = self._new_sampler()
+            self._sampler.load_state_dict(state["sampler"])
 
     def close(self) -> None:
-        """Close the store; of a cluster, what this process adds with."""
+        """Close the stores; the next use opens them again."""
         self._stores.close()
 
 
@@ -372,23 +336,18 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         super().__init__(capacity, **options)
         self._alpha = alpha
 
-    def _new_sampler(self, n_step: int = 1, gamma: float = 0.99) -> Sampler:
-        return Prioritized(alpha=self._alpha, seed=self._seed, n_step=n_step, gamma=gamma)
-
-    def _single(self, size: int, n_step: int | tuple[int, int], *form: Any) -> list[SingleAgentEpisode]:
-        if isinstance(n_step, tuple) and self._in_cluster:
-            raise InputError(f"by priority, a cluster draws with one n_step; give a number in place of {n_step}, or a path")
-        return super()._single(size, n_step, *form)
+    def _new_sampler(self) -> Sampler:
+        return Prioritized(alpha=self._alpha, seed=self._seed)
 
     def _sequences(self, *_: Any) -> list[SingleAgentEpisode]:
         raise InputError("sequences have no priorities, in RLlib as here; take DiskEpisodeReplayBuffer, or no batch_length_T")
 
     def update_priorities(self, priorities: npt.NDArray[Any], module_id: Any = None) -> None:
         """Set the priorities of the steps of the last batch."""
-        if len(priorities) != (count := sum(len(which) for which, _ in self._updates)):
-            raise InputError(f"the last batch has {count} steps, found {len(priorities)} priorities")
-        for which, update in self._updates:
-            update(np.abs(priorities)[which])
+        if len(priorities) != len(self._drawn):
+            raise InputError(f"the last batch has {len(self._drawn)} steps, found {len(priorities)} priorities")
+        if isinstance(self._sampler, Prioritized):
+            self._sampler.update(self._drawn, np.abs(priorities))
 
 
 class DiskSACConfig(SACConfig):  # type: ignore[misc]
@@ -414,15 +373,11 @@ class DiskSACConfig(SACConfig):  # type: ignore[misc]
 class _Directory(SharedStore):
     """A directory of stores, and how many episodes there were or began, and were evicted since it was opened."""
 
-    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], capacity: int) -> None:
         super().__init__(path)
         self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled"}
         self._writers, self._is_behind = list[SharedStore](), False
         self.begun, self._steps_gone, self._evicted = 0, 0, (0, 0)  # when it was opened, and when it was asked last
-        if self.open_to_read() is not None:
-            for name in writers_of(self.path) or ():
-                with suppress(NotAStoreError):  # a kill came before it was made
-                    ReplayBuffer(self.path, writer=name, mode="r", n_envs=streams, **self._how).close()
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Note what is there."""
@@ -437,10 +392,13 @@ class _Directory(SharedStore):
             buffer.refresh()
         return buffer
 
-    def open_another(self, streams: int, **how: Any) -> list[tuple[int, int]]:
-        """Open one more store, which may be there from before; return its number and each of its environments."""
+    def open_another(self, streams: int | None, at_least: int, **how: Any) -> list[tuple[int, int]]:
+        """Open one more store, which may be there from before; return its number and each of its environments.
+
+        It has exactly as many of these as are asked for, `at_least` so many where it is made, or as many as it was made with.
+        """
         number, there = len(self._writers), writers_of(self.path) or {}
-        streams = there.get(str(number), streams)
+        streams = streams or there.get(str(number), at_least)
         writer = SharedStore(self.path, writer=str(number), n_envs=streams, **self._how)
         writer.open_to_write(**how)
         self._writers.append(writer)
@@ -479,39 +437,6 @@ class _Directory(SharedStore):
         for writer in self._writers:
             writer.close()
         super().close()
-
-
-class _Cluster:
-    """A cluster's buffer, and what adds to it in this process, with the methods of a `_Directory` that are used here."""
-
-    def __init__(self, buffer: ClusterBuffer) -> None:
-        if buffer.limiter is not None:
-            raise InputError("RLlib adds and samples in turns, so a limiter would wait for itself; take a ClusterBuffer without")
-        self.path, self.begun, self._buffer, self._writers = buffer.path, 0, buffer, list[Any]()
-
-    def open_to_read(self) -> ClusterBuffer:
-        return self._buffer
-
-    def open_another(self, streams: int, **_: Any) -> list[tuple[int, int]]:
-        self._writers.append(self._buffer.writer(n_envs=streams, autoreset="disabled"))
-        return [(len(self._writers) - 1, env) for env in range(streams)]
-
-    def writer(self, number: int, **_: Any) -> Any:
-        return self._writers[number]
-
-    def added(self) -> int:
-        return int(self._buffer.stats()["added"])
-
-    def evicted(self) -> tuple[int, int]:
-        return 0, 0
-
-    def flush(self) -> None:
-        for writer in self._writers:
-            writer.flush()
-
-    def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
 
 
 def _of_agents(numbers: dict[str, Any]) -> dict[str, Any]:
