@@ -20,11 +20,9 @@ DiskBufferError
 ├── NotFoundError                         what was named is not there
 │   └── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
 └── LockedError (OSError)                 another process writes to this store
-
-Each has a `kind`, a word that stays what it is: `EmptyBufferError.kind` is "empty".
 """
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 __all__ = [
     "ClosedError",
@@ -55,15 +53,12 @@ class DiskBufferError(Exception):
 
     Attributes
     ----------
-    kind : str
-        Of the class.
     option : str
         The argument that does not fit, as the message names it first; "" where it is none. A command line says "--chunk-rows".
     advice : str
         The end of the message, where that says what to do in Python; "" where it does not. An adapter advises something else.
     """
 
-    kind: ClassVar[str] = "error"
     option = advice = ""  # of a MissingPackageError, too, which ImportError makes
 
     def __init__(self, *args: Any, option: str = "", advice: str = "") -> None:
@@ -83,43 +78,29 @@ def _between(what: str) -> str:
 class TryAgainError(DiskBufferError):
     """The same call may succeed later."""
 
-    kind = "try_again"
-
 
 class DiskFullError(TryAgainError, OSError):
     """The disk has no room, or the quota is used up. What was added before is kept, and sampling goes on; `errno` tells which."""
-
-    kind = "disk_full"
 
 
 class EmptyBufferError(TryAgainError, LookupError):
     """There is no complete step to sample."""
 
-    kind = "empty"
-
 
 class EvictedError(TryAgainError, LookupError):
     """A writer in another process evicts steps faster than this reader can read them."""
-
-    kind = "evicted"
 
 
 class LimiterTimeoutError(TryAgainError, TimeoutError):
     """An actor or a learner waited too long for the other side; the message says for what. Nothing was added, or sampled."""
 
-    kind = "limiter_timeout"
-
 
 class UnreachableError(TryAgainError, TimeoutError):
     """No node of a cluster answers in time; those that come back are used again. Or a bucket does not answer, or allow it."""
 
-    kind = "unreachable"
-
 
 class InputError(DiskBufferError, ValueError):
     """Wrong use, such as an argument that does not fit; the buffer is as it was."""
-
-    kind = "input"
 
 
 class LookupInputError(InputError, IndexError, KeyError):
@@ -131,73 +112,49 @@ class LookupInputError(InputError, IndexError, KeyError):
 class SchemaError(InputError):
     """Columns that cannot be stored, or that differ from those of the store."""
 
-    kind = "schema"
-
 
 class StackError(InputError):
     """Stacked observations that are not a rolling stack of the frames before."""
-
-    kind = "stack"
 
 
 class LossError(InputError):
     """The other side cannot hold all that is to be exported or imported; the message names what, and how to go on without."""
 
-    kind = "loss"
-
 
 class ClosedError(InputError):
     """The buffer was used after `close`."""
-
-    kind = "closed"
 
 
 class ReadOnlyError(InputError, OSError):
     """A buffer opened with ``mode="r"`` was asked to write."""
 
-    kind = "read_only"
-
 
 class MissingPackageError(ImportError, InputError):  # ImportError first, which sets msg
     """A package that is not part of every installation is needed; the message says how to install it."""
-
-    kind = "missing_package"
 
 
 class FormatError(InputError, OSError):
     """The store was written in a newer format."""
 
-    kind = "format"
-
 
 class CorruptionError(DiskBufferError, OSError):
     """What was read from the store cannot be what was written to it."""
-
-    kind = "corruption"
 
 
 class SourceError(CorruptionError):
     """A file that is to be imported is damaged, or is not what its format says."""
 
-    kind = "source"
-
 
 class NotFoundError(DiskBufferError):
     """What was named is not there."""
-
-    kind = "not_found"
 
 
 class NotAStoreError(NotFoundError, OSError):
     """The path is no diskbuffer store, or there is none where one must be."""
 
-    kind = "not_a_store"
-
 
 class LockedError(DiskBufferError, OSError):
     """Another writer, living, holds the store."""
-
-    kind = "locked"
 
 
 # The InputErrors that tell of a buffer, a store or an installation, and not of an argument.

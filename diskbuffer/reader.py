@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from diskbuffer.opening.store_info import StoreInfo, StoreUsage, disk_usage
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
-from diskbuffer.store.last_writer import State, how_it_was_left
+from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import has_writers
 
@@ -78,8 +79,10 @@ class Reader:
 
     @property
     def info(self) -> StoreInfo:
-        """What the store's description says."""
-        return StoreInfo.of(self.path, self._of.store.layout, self._frame_stack, self._of.damage)
+        """What the store's description says; of several writers' stores, with the capacity of all together."""
+        store = self._of.store
+        info = StoreInfo.of(self.path, store.layout, self._frame_stack, self._of.damage)
+        return dataclasses.replace(info, capacity=store.capacity)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -115,32 +118,26 @@ class Reader:
         return oldest, np.maximum(index.table[:, HEAD], oldest - 1)
 
     def usage(self) -> StoreUsage:
-        """Return what a store takes on the disk, and how its last writer left it. Walks all of its files.
-
-        Raises
-        ------
-        InputError
-            There are the stores of several writers: read each alone.
-        """
-        store, index = self._of.store, self._of.index
-        if isinstance(self._of, WritersStores):
-            raise InputError(f"{self.path} has the stores of several writers; read each alone to see what it takes")
-        layout, disk = store.layout, disk_usage(store.files)
-        slots = np.concatenate([index.slots(stream) for stream in range(layout.streams)])
+        """Return what a store takes on the disk, and how its last writer left it. Walks all of its files."""
+        layout, (files, paths, stores) = self._of.store.layout, self._of.parts()
+        disk, left, segments = disk_usage(files, paths, stores), {LastShutdown.CLEAN}, list[npt.NDArray[np.bool_]]()
+        for store, index in stores.values():
+            slots = np.concatenate([index.slots(stream) for stream in range(len(index.table))])
+            segments.append(store.table.sealed()[slots])
+            left.add(how_it_was_left(State.read(store.files, store.layout.salt), store.files, store.layout.streams)[0])
         columns = {path: disk.pop(path, 0) for path in layout.schema}
         tail, table, alone = (disk.pop(name, 0) for name in (TAIL, SEGMENTS, marks.MARKS))
-        left, _ = how_it_was_left(State.read(store.files, layout.salt), store.files, layout.streams)
         return StoreUsage(
-            int((index.table[:, HEAD] - index.table[:, LOW] + 1).sum()),
-            len(slots),
-            int(store.table.sealed()[slots].sum()),
+            sum(int((index.table[:, HEAD] - index.table[:, LOW] + 1).sum()) for _, index in stores.values()),
+            sum(map(len, segments)),
+            sum(int(sealed.sum()) for sealed in segments),
             columns,
             tail,
             table,
             alone,
             sum(disk.values()),
-            marks.names(store.files),
-            left.value,
+            marks.names(files, paths),
+            max(left, key=list(LastShutdown).index).value,
         )
 
     def refresh(self) -> bool:

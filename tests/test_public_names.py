@@ -13,16 +13,6 @@ from diskbuffer import errors
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "diskbuffer"
 GROUPS = {"TryAgainError", "InputError", "CorruptionError", "NotFoundError", "LockedError"}
-# For good: handlers and logs look at them.
-KINDS = {
-    **{"DiskBufferError": "error", "TryAgainError": "try_again", "EmptyBufferError": "empty", "EvictedError": "evicted"},
-    "DiskFullError": "disk_full",
-    **{"LimiterTimeoutError": "limiter_timeout", "UnreachableError": "unreachable"},
-    **{"InputError": "input", "SchemaError": "schema", "StackError": "stack", "LossError": "loss", "ClosedError": "closed"},
-    **{"ReadOnlyError": "read_only", "MissingPackageError": "missing_package", "FormatError": "format"},
-    **{"CorruptionError": "corruption", "SourceError": "source", "NotFoundError": "not_found"},
-    **{"NotAStoreError": "not_a_store", "LockedError": "locked"},
-}
 
 
 def test_the_public_names_are_those_that_are_promised() -> None:
@@ -53,16 +43,11 @@ def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
     assert {name for branch, name, _ in drawn if len(branch) == 4} == GROUPS
 
 
-def test_the_kind_of_an_error_stays_what_it_is() -> None:
-    assert {name: getattr(errors, name).kind for name in errors.__all__} == KINDS
-    assert len(set(KINDS.values())) == len(KINDS)
-
-
 def test_an_error_shows_its_message_and_can_be_copied() -> None:
     for name in errors.__all__:
         error = getattr(errors, name)("what is wrong")
         for one in (error, copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
-            assert (type(one), str(one), one.args, one.kind) == (type(error), "what is wrong", ("what is wrong",), KINDS[name])
+            assert (type(one), str(one), one.args) == (type(error), "what is wrong", ("what is wrong",))
         assert getattr(error, "msg", str(error)) == str(error)  # an ImportError's
 
 

@@ -180,8 +180,12 @@ def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("", "")
     reader = compare(path)
     assert reader.writer is None
-    with pytest.raises(db.InputError, match="read each alone"):
-        reader.usage()
+    used, each = reader.usage(), [Reader(path / name).usage() for name in numbers]
+    assert (used.rows, used.segments, used.last_shutdown) == (21 + 31, 2, "clean")
+    for name in ("rows", "segments", "sealed", "tail", "table"):
+        assert getattr(used, name) == sum(getattr(one, name) for one in each), name
+    assert used.columns == {name: sum(one.columns[name] for one in each) for name in each[0].columns}
+    assert used.disk_bytes >= sum(one.disk_bytes for one in each)
     table = reader.episodes("length == 30")
     assert reader.read("obs", table.start + np.arange(31) * reader.info.streams).tolist() == numbers["b"].tolist()
     with db.ReplayBuffer(path, writer="b") as buffer:

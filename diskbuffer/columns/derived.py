@@ -7,7 +7,6 @@ zeros, in Zarr as here), and removed with its segment.
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -21,10 +20,10 @@ import numpy.typing as npt
 from diskbuffer.arguments.inputs import as_array, step_ids
 from diskbuffer.errors import EvictedError, InputError, SchemaError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
-from diskbuffer.index.index import Index
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.blocks import scatter
 from diskbuffer.reading.batch_reader import BatchReader, until_found
+from diskbuffer.reading.recorded_column import OfStore
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema.schema import TAG, Column
@@ -45,22 +44,14 @@ class SegmentSteps:
     ended: npt.NDArray[np.bool_]  # whether the episode does not go on after a step, as far as it is known
 
 
-class ColumnSegments:
+class ColumnSegments(OfStore):
     """A column, segment by segment; it is made when values are first asked for."""
 
+    _store: Store
+
     def __init__(self, columns: DerivedColumns, name: str, column: Column, check: Callable[[], Any]) -> None:
-        self._columns, self._name, self._column, self.check = columns, name, column, check
-        self._store, self._reader = columns.store, columns.reader
-
-    @property
-    def lock(self) -> threading.RLock:
-        """The store's."""
-        return self._store.lock
-
-    @property
-    def index(self) -> Index:
-        """The store's."""
-        return self._reader.index
+        super().__init__(columns.store, columns.reader, name, check)
+        self._columns, self._column = columns, column
 
     @property
     def is_there(self) -> bool:

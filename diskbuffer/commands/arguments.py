@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 
 from diskbuffer.errors import InputError
-from diskbuffer.plugin import shown, writers_of
+from diskbuffer.plugin import shown
 
 
 def _whole(_: Any, tokens: Sequence[Token]) -> int:
@@ -61,11 +61,3 @@ def format_options(texts: Sequence[str] | None) -> dict[str, Any]:
         except (ValueError, RecursionError):
             options[name] = value
     return options
-
-
-def refuse_several(path: str, why: str) -> None:
-    """Raise an InputError for a directory of several writers' stores, where a command is for one store."""
-    names = writers_of(path)
-    if names is not None:
-        first = f"{path.rstrip('/')}/{next(iter(names))}" if names else "one of them"
-        raise InputError(f"{path} has the stores of {len(names):,} writers, and {why}; give the path of one, such as {first}")

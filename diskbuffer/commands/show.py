@@ -18,7 +18,7 @@ from diskbuffer.inspect.episode_view import EpisodeView, find_episode
 from diskbuffer.inspect.pictures import curves, film_strip, movie, picture_columns, spread
 from diskbuffer.inspect.pictures.images import pillow, png
 from diskbuffer.inspect.summary import number
-from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, counted, printable
+from diskbuffer.plugin import Reader, counted, printable
 
 _SUFFIXES = (".png", ".gif", ".mp4")
 _WIDTH = 1200  # pixels of a PNG
@@ -40,7 +40,7 @@ def show(
 ) -> int:
     """Show an episode: how its rewards, actions and other values are distributed. Without an id, the newest one that is over.
 
-    --out writes a picture of frames and curves, without an id with the returns of all episodes, or a movie.
+    --out writes a picture of frames and curves, without an id with the returns of all that finished, or a movie.
 
     Parameters
     ----------
@@ -150,9 +150,10 @@ def _png(view: EpisodeView, picture: str | None, part: range, frames: int | None
         damaged = damaged or bool(bad)
     if series and len(places):
         parts.append(curves(series, places, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
-    if every and len(over := _over(view.reader)):
-        values = {"return of episodes": over.returns, "length of episodes": over.length}
-        parts.append(curves(values, over.ended, x_label="steps added when it ended", width=_WIDTH))
+    table = view.reader.episodes()
+    if every and len(finished := table.select(table.finished()).sort()):
+        values = {"return of episodes": finished.returns, "length of episodes": finished.length}
+        parts.append(curves(values, finished.ended, x_label="steps added when it ended", width=_WIDTH))
     if not parts:
         raise InputError("there is nothing to draw of this episode: it has neither pictures nor steps")
     opened = [pillow().open(io.BytesIO(each)) for each in parts]
@@ -160,12 +161,6 @@ def _png(view: EpisodeView, picture: str | None, part: range, frames: int | None
     for at, each in enumerate(opened):
         sheet.paste(each, (0, sum(above.height for above in opened[:at])))
     return png(sheet), damaged
-
-
-def _over(reader: Reader) -> EpisodeTable:
-    """Return the episodes that are over, and whole, in the order of their ends."""
-    table = reader.episodes()
-    return table.select(table.whole & (table.ending != RUNNING)).sort()
 
 
 def _title(view: EpisodeView) -> str:

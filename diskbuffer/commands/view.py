@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import Whole, refuse_several
+from diskbuffer.commands.arguments import AnyStore, Whole
 from diskbuffer.commands.output import WELL
 
 
-def view(path: str, /, *, port: Whole | None = None, no_browser: bool = False) -> int:
+def view(path: AnyStore, /, *, port: Whole | None = None, no_browser: bool = False) -> int:
     """Show a store in a browser, also while a training writes to it; Ctrl-C ends it.
 
     The page is served on this machine alone. To see it from another one, use the line with ssh -L that is printed.
 
     Parameters
     ----------
-    path
-        The directory of the store.
     port
         Where to listen; 0 for any free port. The first free one from 8460 on where it is not given.
     no_browser
@@ -26,6 +24,5 @@ def view(path: str, /, *, port: Whole | None = None, no_browser: bool = False) -
         require(module, module, "cli", "to serve a page")
     from diskbuffer.inspect.page.serving import serve
 
-    refuse_several(path, "the page shows one store")
     serve(path, port, browser=not no_browser)
     return WELL

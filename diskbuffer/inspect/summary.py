@@ -55,7 +55,9 @@ def summary(reader: Reader) -> dict[str, Any]:
         "left": "open" if writer is not None else usage.last_shutdown,
         "steps": int(steps.sum()),
         "added": int(added.sum()),
-        "streams": [{"steps": stored, "added": ever} for stored, ever in zip(steps.tolist(), added.tolist(), strict=True)],
+        "streams": [{"steps": stored, "added": ever} for stored, ever in zip(steps.tolist(), added.tolist(), strict=True)][
+            : info.n_envs
+        ],
         "segments": {"rows": info.segment_rows, "used": usage.segments, "sealed": usage.sealed},
         "episodes": episode_figures(episodes),
         "tags": dict(sorted(Counter(filter(None, episodes.tag.tolist())).items())),

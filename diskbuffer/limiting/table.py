@@ -9,12 +9,9 @@ Inserts are the steps that the writers' stores have ever had: a writer that come
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
 import os
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +29,6 @@ Int64 = npt.NDArray[np.int64]
 LIMITER = f"{SEGMENTS}/length/limiter"  # of one store: inside an array's directory, which no Zarr tool lists
 FORMAT = 1
 _COUNTS, _CHANGING, _USED = "counts", "changing", "used"
-_PATIENCE = 60.0  # seconds to wait for others who change the file
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -62,7 +58,7 @@ class Table(Uncopied):
         self._files, self._used = files, -1
         try:
             files.make_directory(".")
-            with self._alone():
+            with files.alone(_CHANGING):
                 self._used = files.open_lock(_USED, write=True)
                 self._open(settings, alone=files.lock(self._used, exclusive=True))
                 if writer is not None:
@@ -76,18 +72,6 @@ class Table(Uncopied):
                     f"{files.root} cannot be written to ({os.strerror(error.errno or 0)}), where limiter= counts samples"
                 ) from error
             raise
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        fd, until = self._files.open_lock(_CHANGING, write=True), time.monotonic() + _PATIENCE
-        try:
-            while not self._files.lock(fd, exclusive=True):
-                if time.monotonic() > until:
-                    raise LockedError(f"{self._files.root / _CHANGING} is held by another process for long; which one is it?")
-                time.sleep(0.002)
-            yield
-        finally:
-            self._files.close(fd)
 
     def _open(self, settings: SampleToInsertRatio, *, alone: bool) -> None:
         """Map the file; make it, or have it count anew, where something else is asked for than it has and nobody else uses it."""

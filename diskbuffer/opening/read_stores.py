@@ -16,6 +16,7 @@ from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema.schema import TAG
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
+from diskbuffer.store.copies.marks import OF_STORE, MarkPaths
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.remains import open_remains
@@ -24,6 +25,7 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
 from diskbuffer.writers import learner_lock
+from diskbuffer.writers.marks import PATHS
 
 if TYPE_CHECKING:
     from diskbuffer.writers.store import MultiWriterStore
@@ -58,6 +60,9 @@ class ReadStores(Protocol):
 
     def writer(self) -> dict[str, Any] | None:
         """Return who writes now, as far as is known; None where nobody does."""
+
+    def parts(self) -> tuple[Files, MarkPaths, dict[str, tuple[Store, Streams]]]:
+        """Return the directory of all, where its marks are, and each store with its rows: by its name below, "" of one alone."""
 
     def accept_damage(self, damage: str, /) -> bool:
         """Go on with what is left of a damaged store; return False where that is not to be, or cannot be."""
@@ -152,6 +157,10 @@ class OneStore:
         """Return who writes to it."""
         return _holder(self.store.files)
 
+    def parts(self) -> tuple[Files, MarkPaths, dict[str, tuple[Store, Streams]]]:
+        """Return the one store."""
+        return self.store.files, OF_STORE, {"": (self.store, self.index)}
+
     def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
         """Read rows of a segment."""
         return SegmentRows(self.store, column, slot, (stream, first)).read(offsets)
@@ -195,6 +204,13 @@ class WritersStores:
         root, names = self._stores.all_files, [member.entry.name for member in self._stores.members]
         holder = next(filter(None, (_holder(root.below(name)) for name in names)), None)
         return holder or (_UNKNOWN if is_held(root, learner_lock.LOCK) else None)
+
+    def parts(self) -> tuple[Files, MarkPaths, dict[str, tuple[Store, Streams]]]:
+        """Return the stores that are there."""
+        stores = {
+            member.entry.name: (member.store, cast(Streams, member.index)) for member in self._stores.members if member.is_there
+        }
+        return self._stores.all_files, PATHS, stores
 
     def accept_damage(self, _: str, /) -> bool:
         """Return False: the damaged store is to be looked at alone."""

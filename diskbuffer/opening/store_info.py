@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import has_writers, read_description
+from diskbuffer.writers.learner_lock import COLUMNS
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def writers_of(place: str | os.PathLike[str]) -> dict[str, int] | None:
 
 @dataclass(frozen=True)
 class StoreUsage:
-    """What a store takes on the disk now, and how its last writer left it.
+    """What a store takes on the disk now, or several writers' stores together, and how its last writer left it.
 
     Attributes
     ----------
@@ -145,7 +147,7 @@ class StoreUsage:
     mark_names : tuple of str
         The oldest first.
     last_shutdown : {"clean", "killed", "power loss"}
-        How the last writer ended; "killed" of one that writes now.
+        How the last writer ended; "killed" of one that writes now. Of several stores, the last of these that fits one.
     """
 
     rows: int
@@ -165,22 +167,27 @@ class StoreUsage:
         return sum(self.columns.values()) + self.tail + self.table + self.marks + self.rest
 
 
-def disk_usage(files: Files) -> dict[str, int]:
+def disk_usage(files: Files, paths: marks.MarkPaths = marks.OF_STORE, writers: Collection[str] = ()) -> dict[str, int]:
     """Return the bytes that files take on the disk, holes not counted, by directory: of marks what they alone have.
 
-    A store's own arrays are below `TAIL` and `SEGMENTS`, marks below `marks.MARKS`; a column is known by its path.
+    A store's own arrays are below `TAIL` and `SEGMENTS`, marks below `marks.MARKS`; a column is known by its path. Those of
+    several writers' stores, and of what learners wrote to a column, count together.
     """
-    usage: dict[str, int] = {}
+    usage = defaultdict[str, int](int)
     known: set[tuple[int, int]] = set()
     of_marks = list[tuple[tuple[int, int], int]]()
     for name, status in files.walk():
         identity, used = (status.st_dev, status.st_ino), status.st_blocks * 512
-        if name.startswith(f"{marks.MARKS}/"):
+        if name.startswith(f"{paths.marks}/"):
             of_marks.append((identity, used))
             continue
         known.add(identity)
-        top = name.split("/", 1)[0]
-        part = top if top in (SEGMENTS, TAIL) else name.rsplit("/", 1)[0] if "/" in name else "."
-        usage[part] = usage.get(part, 0) + used
+        *above, last = name.split("/")
+        if above[:1] and above[0] in writers:
+            above = above[1:]
+        elif above[:2] == COLUMNS.split("/"):
+            above = above[2:-1]
+        top = (above or [last])[0]
+        usage[top if top in (SEGMENTS, TAIL) else "/".join(above) or "."] += used
     alone = {identity: used for identity, used in of_marks if identity not in known}
     return usage | ({marks.MARKS: sum(alone.values())} if of_marks else {})

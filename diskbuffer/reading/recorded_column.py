@@ -1,4 +1,4 @@
-"""A recorded column of numbers, for samplers to read."""
+"""A column, segment by segment, for samplers: here one that was recorded, to read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,24 @@ from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.readable import Readable
 
 
-class RecordedColumn:
+class OfStore:
+    """A column of a store, and what samplers ask of that beside its values."""
+
+    def __init__(self, store: Readable, reader: BatchReader, name: str, check: Callable[[], Any]) -> None:
+        self._store, self._reader, self._name, self.check = store, reader, name, check
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The store's."""
+        return self._store.lock
+
+    @property
+    def index(self) -> Index:
+        """The store's."""
+        return self._reader.index
+
+
+class RecordedColumn(OfStore):
     """A column of one number a row, segment by segment; an InputError where there is none such."""
 
     is_there = True
@@ -28,17 +45,7 @@ class RecordedColumn:
         column = schema[name]
         if column.shape or column.np_dtype.kind not in "iuf":
             raise InputError(f"column {name!r} must have one number a step, an integer or a float, found {column}")
-        self._store, self._reader, self._name, self.check = store, reader, name, check
-
-    @property
-    def lock(self) -> threading.RLock:
-        """The store's."""
-        return self._store.lock
-
-    @property
-    def index(self) -> Index:
-        """The store's."""
-        return self._reader.index
+        super().__init__(store, reader, name, check)
 
     def values(self, slot: int) -> npt.NDArray[Any]:
         """View the values of a segment."""

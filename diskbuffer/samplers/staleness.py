@@ -11,7 +11,6 @@ they are new; older ones as far back as the limit reaches.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from typing import Any
 
@@ -27,42 +26,21 @@ from diskbuffer.samplers.columns import OpenColumn, Segments, met_here
 Int64 = npt.NDArray[np.int64]
 
 
-class Limit(ABC):
-    """How old steps may be.
-
-    Attributes
-    ----------
-    said : str
-        For messages.
-    """
-
-    said: str
-
-    def attach(self, index: Index, column: OpenColumn) -> None:  # noqa: B027  for columns
-        """Meet the buffer that is to be drawn from."""
-
-    @abstractmethod
-    def counts(self, index: Index) -> Int64:
-        """Count the steps of each stream that are young enough: they are its newest."""
-
-
-def limit_of(max_age: float, age_column: str | None) -> Limit:
-    """Return a limit in steps, or in a column's unit; an InputError where it is none."""
-    return InSteps(max_age) if age_column is None else ByColumn(age_column, max_age)
-
-
-class InSteps(Limit):
-    """The newest so many steps of each stream."""
+class InSteps:
+    """The newest so many steps of each stream; `said` is for messages."""
 
     def __init__(self, steps: float) -> None:
         self._steps, self.said = integer("max_age, in steps where there is no age_column=,", steps), f"max_age={steps}"
 
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Do nothing: no column is read."""
+
     def counts(self, index: Index) -> Int64:
-        """Count them."""
+        """Count the steps of each stream that are young enough: they are its newest."""
         return np.minimum(index.steps(), self._steps)
 
 
-class ByColumn(Limit):
+class ByColumn:
     """Of each stream, the steps after the last one whose value is below the newest value of all streams less `most`."""
 
     def __init__(self, name: str, most: Any) -> None:
@@ -116,6 +94,14 @@ class ByColumn(Limit):
         if newest is None or newest == -math.inf:
             return None
         return newest - self._most
+
+
+Limit = InSteps | ByColumn
+
+
+def limit_of(max_age: float, age_column: str | None) -> Limit:
+    """Return a limit in steps, or in a column's unit; an InputError where it is none."""
+    return InSteps(max_age) if age_column is None else ByColumn(age_column, max_age)
 
 
 class _Lows:

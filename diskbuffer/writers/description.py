@@ -10,20 +10,16 @@ whatever time, and a writer that comes back goes on where it was.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
 import re
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 
-from diskbuffer.errors import CorruptionError, FormatError, InputError, LockedError, NotAStoreError, SchemaError
+from diskbuffer.errors import CorruptionError, FormatError, InputError, NotAStoreError, SchemaError
 from diskbuffer.schema.schema import Schema
 from diskbuffer.store.format.layout import ATTRIBUTE, GROUP, MULTI_WRITER, Layout
 from diskbuffer.store.system.files import Files
@@ -33,9 +29,8 @@ FORMAT = 1
 STREAMS = 1024  # environments of all writers together that there is room for: ids of steps are multiples of it
 SHARED = "_shared"
 SHARED_LIMITER = f"{SHARED}/limiter"
-_LOCK = f"{SHARED}/lock"
+LOCK = f"{SHARED}/lock"  # of who changes the description
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_PATIENCE = 60.0  # seconds to wait for others who change the description
 _EMPTY_ARRAY = {
     "zarr_format": 3,
     "node_type": "array",
@@ -218,7 +213,7 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
     """
     files = Files(root)
     _make(files, layout)
-    with alone(files):
+    with files.alone(LOCK):
         description = read_description(files)
         entry = description.find(name)
         if entry is None:
@@ -249,7 +244,7 @@ def _make(files: Files, layout: Layout) -> None:
         return
     files.make_directory(".")
     files.make_directory(SHARED)
-    with alone(files):
+    with files.alone(LOCK):
         if not has_writers(files):
             recorded = Schema(dict(layout.schema.recorded.columns))
             common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, salt=0, begins=(), tags=())
@@ -261,17 +256,3 @@ def describe(files: Files, description: Description) -> None:
     files.make_directory(SHARED)
     files.replace_contents(f"{SHARED}/{GROUP}", json.dumps(_EMPTY_ARRAY).encode())
     files.replace_contents(GROUP, description.to_json())
-
-
-@contextlib.contextmanager
-def alone(files: Files) -> Iterator[None]:
-    """Be the only one who changes the description, or makes a file that all writers share."""
-    fd, until = files.open_lock(_LOCK, write=True), time.monotonic() + _PATIENCE
-    try:
-        while not files.lock(fd, exclusive=True):
-            if time.monotonic() > until:
-                raise LockedError(f"{files.root / _LOCK} is held by another process for long; which writer is being added?")
-            time.sleep(0.005)
-        yield
-    finally:
-        os.close(fd)

@@ -60,7 +60,6 @@ def _completed(options: RequestedOptions, description: Description, *, has_capac
         capacity=options.capacity if options.capacity is not None or has_capacity else common.capacity,
         frame_stack=options.frame_stack or common.frame_stack,
         padding=options.padding or common.padding,
-        autoreset=options.autoreset,
         segment_rows=options.segment_rows or common.segment_rows,
         chunk_rows=chunk,
     )

@@ -11,7 +11,7 @@ from diskbuffer.store.format.layout import GROUP
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock
 from diskbuffer.writers import learner_lock
-from diskbuffer.writers.description import alone, has_writers, read_description
+from diskbuffer.writers.description import LOCK, has_writers, read_description
 from diskbuffer.writers.learner_lock import COLUMNS
 
 
@@ -40,7 +40,7 @@ def remove_writer(path: str | os.PathLike[str], name: str) -> None:
     files = Files(local_path(path))
     if not has_writers(files):
         raise NotAStoreError(f"there are no stores of several writers at {files.root}")
-    with alone(files):
+    with files.alone(LOCK):
         description = read_description(files)
         if description.find(name) is None:
             names = ", ".join(entry.name for entry in description.present) or "none"

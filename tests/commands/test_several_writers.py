@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 import diskbuffer as db
+from diskbuffer.inspect.page.app import create_app
+from diskbuffer.inspect.page.watched import Watched
 from tests.commands.test_commands import Told
 from tests.inspect.stores import COLUMNS, frames_of
 
@@ -98,8 +101,29 @@ def test_a_copy_of_several_writers_is_one_store(directory: Path, capsys: pytest.
         assert 40 <= len(buffer) <= 60
 
 
-def test_the_page_of_one_store_names_one_of_several(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = Told(capsys, "view", directory)
-    assert (told.code, told.out) == (2, "")
-    assert f"such as {directory}/a" in told.err
-    assert "ReplayBuffer" not in told.err
+def test_the_page_shows_all_writers_as_one(directory: Path) -> None:
+    with db.ReplayBuffer(directory, mode="r") as buffer:
+        episodes, steps, capacity = buffer.episodes.id, len(buffer), buffer.capacity
+        buffer.columns.write("weight", buffer.steps(), np.ones(steps))
+        buffer.copies.mark("first")
+    watched = Watched(directory)
+    with TestClient(create_app(watched), base_url="http://127.0.0.1:8460") as client:
+        assert client.get("/api/state").json()["steps"] == steps
+        overview = client.get("/api/overview").json()
+        assert (overview["summary"]["steps"], overview["summary"]["capacity"]) == (steps, capacity)
+        assert overview["summary"]["environments"] == 4
+        assert ["marks", "first"] in overview["facts"]
+        assert {part["name"]: part["disk_bytes"] for part in overview["columns"]}["weight"] > 0
+        rows = client.get("/api/episodes", params={"where": "length > 30"}).json()["rows"]
+        assert sorted(row["length"] for row in rows) == [31, 32]
+        assert sorted(client.get("/api/timeline").json()["episode"]) == sorted(episodes.tolist())
+        for row in rows:
+            episode = client.get("/api/episode", params={"id": row["episode"]}).json()
+            assert episode["length"] == row["length"]
+            picture = client.get("/frame.png", params={"step": episode["start"], "column": "obs", "stack": "1"})
+            assert picture.headers["content-type"] == "image/png"
+        assert "findings" in client.get("/api/findings").json()
+        with db.ReplayBuffer(directory, writer="c") as writer:  # comes while it is shown
+            add(writer, 20, 40, 0)
+        watched.look(at_once=True)
+        assert client.get("/api/overview").json()["summary"]["episodes"] == len(episodes) + 1

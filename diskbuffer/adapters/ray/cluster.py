@@ -26,7 +26,7 @@ from diskbuffer.adapters.ray.node_store import Directory, Update
 from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.parts import by_number, joined, shares, weights_of_all
-from diskbuffer.adapters.ray.rate import ClusterLimiter, held_ratio, start_rate, tell_actor
+from diskbuffer.adapters.ray.rate import ClusterLimiter, answer_of, held_ratio, start_rate, tell_actor
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError, UnreachableError
 from diskbuffer.plugin import (
     Batch,
@@ -465,8 +465,8 @@ class ClusterBuffer:
         """
         self._nodes.look()
         added = self._nodes.added()
-        if self.limiter is not None:
-            added = max(added, self.limiter.state()["added"])
+        if (held := self._how["limiter"]) is not None:
+            added = max(added, answer_of(start_rate(self.path, held).added.remote()))
         told = ("number", "steps", "added")
         nodes: list[dict[str, Any]] = [
             {name: getattr(one, name) for name in ("node_id", "answers", "why")}

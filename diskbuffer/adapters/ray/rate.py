@@ -44,6 +44,10 @@ class Rate:
         """Return what is held."""
         return self._settings
 
+    def added(self) -> int:
+        """Return how many steps there ever were, of stores that are gone, too."""
+        return sum(count for count, _ in self._counts["add"].values())
+
     def tell(self, side: str, who: str, count: int, stored: int) -> tuple[int, dict[str, Any]]:
         """Take in what a store has ever had, or a learner sampled; return how much it may do until the next time, and the state.
 
@@ -79,7 +83,7 @@ class Rate:
 
     def _state(self, stored: int) -> dict[str, Any]:
         """Return where things stand, under the names of `Limiter.state`."""
-        asked, added = self._settings, sum(count for count, _ in self._counts["add"].values())
+        asked, added = self._settings, self.added()
         new, samples = self._new["add"], self._new["sample"]
         inserts = new - max(0, min(new, asked.min_size - (added - new)))  # the first min_size do not count
         surplus = asked.ratio * inserts - samples
@@ -106,20 +110,21 @@ def held_ratio(path: str) -> SampleToInsertRatio | None:
         rate = ray.get_actor(f"{path}:rate", namespace=ACTOR["namespace"])
     except ValueError:
         return None
-    held: SampleToInsertRatio = _get(rate.settings.remote())
+    held: SampleToInsertRatio = answer_of(rate.settings.remote())
     return held
 
 
 def start_rate(path: str, settings: SampleToInsertRatio) -> Any:
     """Start what counts for a directory, or find it; an InputError where it holds another ratio."""
     rate = _RateActor.options(name=f"{path}:rate", num_cpus=0, **ACTOR).remote(settings)
-    held = _get(rate.settings.remote())
+    held = answer_of(rate.settings.remote())
     if held != settings:
         raise InputError(f"{path} is used with {held} already, and {settings} was asked for; destroy() ends that")
     return rate
 
 
-def _get(ref: Any) -> Any:
+def answer_of(ref: Any) -> Any:
+    """Return what an actor that counts answers; an UnreachableError where it does not in time."""
     try:
         return ray.get(ref, timeout=_PATIENCE)
     except (ray.exceptions.RayError, TimeoutError) as error:
@@ -138,10 +143,10 @@ def tell_actor(
         waiting, until = rate.wait.remote(*told, seconds), time.monotonic() + seconds + _PATIENCE
         while time.monotonic() < until and not (is_over is not None and is_over()):
             if ray.wait([waiting], timeout=_LOOK_EVERY)[0]:  # signals are handled in between
-                held: tuple[int, dict[str, Any]] = _get(waiting)
+                held: tuple[int, dict[str, Any]] = answer_of(waiting)
                 return held
     if wait:
-        answer: tuple[int, dict[str, Any]] = _get(rate.tell.remote(*told))
+        answer: tuple[int, dict[str, Any]] = answer_of(rate.tell.remote(*told))
         return answer
     if ray.is_initialized():
         rate.tell.remote(*told)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from diskbuffer.errors import DiskBufferError
+from diskbuffer.errors import DiskBufferError, LockedError, ReadOnlyError, SchemaError
 
-_ADVICE = {  # by the kind of error
-    "schema": "Give the environment and the sizes that it was made with, or another path",
-    "locked": "Close it there, or give another path. To read beside it, add nothing: its first add opens a buffer to write",
-    "read_only": "Without an add it is only read",
+_ADVICE = {
+    SchemaError: "Give the environment and the sizes that it was made with, or another path",
+    LockedError: "Close it there, or give another path. To read beside it, add nothing: its first add opens a buffer to write",
+    ReadOnlyError: "Without an add it is only read",
 }
 
 
@@ -20,6 +20,6 @@ def advising() -> Iterator[None]:
     try:
         yield
     except DiskBufferError as error:
-        if error.advice and error.kind in _ADVICE:
-            raise error.advising(_ADVICE[error.kind]) from error
+        if error.advice and type(error) in _ADVICE:
+            raise error.advising(_ADVICE[type(error)]) from error
         raise

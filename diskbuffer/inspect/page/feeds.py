@@ -28,12 +28,8 @@ def overview(reader: Reader) -> dict[str, Any]:
     report = summary(reader)
     episodes, disk = report["episodes"], report["disk"]
     figures = {name: report[name] for name in ("steps", "capacity", "environments")} | {"episodes": episodes["count"]}
-    figures |= {
-        "recent_episodes": min(episodes["finished"], NEWEST),
-        "disk": human_size(disk["total"]),
-        "raw": human_size(disk["raw"]),
-        "ratio": disk["ratio"],
-    }
+    figures |= {"disk": human_size(disk["total"]), "raw": human_size(disk["raw"])}
+    figures["recent_episodes"] = min(episodes["finished"], NEWEST)
     for name in ("returns", "lengths"):
         figures[f"recent_{name}"] = to_list(np.array([episodes[name]["newest"]]))[0] if episodes[name] else None
     parts = sorted(report["columns"], key=lambda column: -column["disk_bytes"])

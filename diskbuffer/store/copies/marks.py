@@ -41,7 +41,7 @@ class MarkPaths(NamedTuple):
     note: str = "."
 
 
-_STORE = MarkPaths()
+OF_STORE = MarkPaths()
 _OLD = ".old"  # how the name of a mark ends while another takes its place; those of all that is to be removed begin with a dot
 
 
@@ -79,7 +79,7 @@ def check_name(name: str) -> None:
         )
 
 
-def names(files: Files, paths: MarkPaths = _STORE) -> tuple[str, ...]:
+def names(files: Files, paths: MarkPaths = OF_STORE) -> tuple[str, ...]:
     """Return the names of a store's marks, the oldest first."""
     numbered = list[tuple[int, str]]()
     with contextlib.suppress(FileNotFoundError):
@@ -94,12 +94,12 @@ def _number(files: Files, name: str, paths: MarkPaths) -> int:
     return 0
 
 
-def next_number(files: Files, paths: MarkPaths = _STORE) -> int:
+def next_number(files: Files, paths: MarkPaths = OF_STORE) -> int:
     """Return a number after those of all marks."""
     return max((_number(files, name, paths) for name in names(files, paths)), default=0) + 1
 
 
-def find(files: Files, name: str, paths: MarkPaths = _STORE) -> Files:
+def find(files: Files, name: str, paths: MarkPaths = OF_STORE) -> Files:
     """Return the files of a mark; an InputError where there is none of that name."""
     check_name(name)
     existing = names(files, paths)
@@ -109,7 +109,7 @@ def find(files: Files, name: str, paths: MarkPaths = _STORE) -> Files:
 
 
 @contextlib.contextmanager
-def building(files: Files, name: str, paths: MarkPaths = _STORE) -> Iterator[Files]:
+def building(files: Files, name: str, paths: MarkPaths = OF_STORE) -> Iterator[Files]:
     """Yield the files of a hidden directory in which a mark is to be built; it becomes the mark then, in place of an old one."""
     new = f"{paths.marks}/.{name}.{uuid.uuid4().hex[:8]}.new"
     try:
@@ -142,7 +142,7 @@ def _put(files: Files, new: str, name: str, marks: str) -> None:
         files.remove_directory(old)
 
 
-def remove(files: Files, name: str, paths: MarkPaths = _STORE) -> None:
+def remove(files: Files, name: str, paths: MarkPaths = OF_STORE) -> None:
     """Remove a mark. The writer's lock must be held."""
     find(files, name, paths)
     origin = Origin.read(files)
@@ -169,7 +169,7 @@ def advise_how_to_make_room(error: BaseException, files: Files) -> None:
                 )
 
 
-def clear_up(files: Files, paths: MarkPaths = _STORE) -> None:
+def clear_up(files: Files, paths: MarkPaths = OF_STORE) -> None:
     """Remove what a crash left of marks that were made or removed; one whose place was not taken yet stays."""
     with contextlib.suppress(FileNotFoundError):
         for entry in files.directories(paths.marks):

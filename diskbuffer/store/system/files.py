@@ -38,6 +38,7 @@ _AT_ONCE = 8  # files that are synced at the same time
 _WRITE_OUT = 2  # SYNC_FILE_RANGE_WRITE
 _NO_TIME = 0.2e-3  # seconds that a sync may take for the next one to be waited for, too
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
+_PATIENCE = 60.0  # seconds to wait for others who change what is shared
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -456,6 +457,19 @@ class Files(Uncopied):
                 ) from error
             raise
         return True
+
+    @contextlib.contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Lock a file for this process alone, which is made where there is none; a LockedError where others have it for long."""
+        fd, until = self.open_lock(name, write=True), time.monotonic() + _PATIENCE
+        try:
+            while not self.lock(fd, exclusive=True):
+                if time.monotonic() > until:
+                    raise LockedError(f"{self.root / name} is held by another process for long; which one is it?")
+                time.sleep(0.002)
+            yield
+        finally:
+            os.close(fd)
 
     def unlock(self, fd: int) -> None:
         """Unlock an open file, for other processes that have inherited it, too."""

@@ -385,10 +385,10 @@ def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_status_of_each_kind_of_error() -> None:
-    told = {"input": 400, "schema": 400, "missing_package": 501, "evicted": 410, "stack": 400, "loss": 400}
+    wrong = {"InputError", "SchemaError", "StackError", "LossError"}
+    told = {"MissingPackageError": 501, "EvictedError": 410} | dict.fromkeys(wrong, 400)
     for name in db.errors.__all__:
-        error = getattr(db.errors, name)
-        assert status(error("")) == told.get(error.kind, 500), name
+        assert status(getattr(db.errors, name)("")) == told.get(name, 500), name
 
 
 @pytest.mark.parametrize("episodes", [20_000, pytest.param(200_000, marks=pytest.mark.nightly)])

@@ -59,7 +59,7 @@ function draw({ summary, columns, facts }) {
     ["Episodes", number(summary.episodes), summary.environments > 1 ? `of ${plural(summary.environments, "environment")}` : "of one environment"],
     ["Return", number(summary.recent_returns), summary.recent_episodes ? `mean of the last ${number(summary.recent_episodes)}` : "no episode has ended"],
     ["Length", number(summary.recent_lengths), summary.recent_episodes ? "steps, of the same" : ""],
-    ["On disk", summary.disk, summary.ratio ? `instead of ${summary.raw}: ${number(Number(summary.ratio.toPrecision(2)))} times as small` : ""],
+    ["On disk", summary.disk, `for ${summary.raw} of rows`],
     ["Steps a second", element("span", { id: "pace" }, "–"), "now"],
   ];
   const tile = ([name, value, more]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
