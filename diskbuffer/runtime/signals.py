@@ -31,9 +31,7 @@ class _Deferring:
         self.block, self.number, self.handler = block, number, handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.block.frames[number] = frame
-        if number not in self.block.came:
-            self.block.came.append(number)
+        self.block.came[number] = frame
         if not self.block.active:
             self.take_out()
             self.block.handle()
@@ -52,16 +50,13 @@ class Uninterrupted:
     ----------
     active : bool
         Whether signals are put off.
-    came : list of int
-        Those that were.
-    frames : dict of int to frame
-        Where each came last, which its handler is told.
+    came : dict of int to frame
+        Those that were, in order, each with where it came last, which its handler is told.
     """
 
     def __init__(self) -> None:
         self.active = False
-        self.came: list[int] = []
-        self.frames: dict[int, FrameType | None] = {}
+        self.came: dict[int, FrameType | None] = {}
         self._in_place: list[_Deferring] = []
 
     def __enter__(self) -> None:
@@ -112,14 +107,14 @@ class Uninterrupted:
 
     def handle(self) -> None:
         """Handle the signals that came, all of them, though a handler raises."""
-        while self.came:
-            number = self.came[0]
+        numbers = list(self.came)  # in one instruction, as one more may come after any
+        if numbers:
+            number = numbers[0]
             handler = next(each.handler for each in self._in_place if each.number == number)
             try:
-                handler(number, self.frames.pop(number, None))  # not kept: a frame keeps all that was open in it
+                handler(number, self.came.get(number))
             finally:
-                if number in self.came:
-                    self.came.remove(number)
+                self.came.pop(number, None)  # a frame keeps all that was open in it
                 self.handle()
 
 
@@ -158,7 +153,7 @@ class PutOff(Uninterrupted):
         try:
             self.__enter__()
         except KeyboardInterrupt:  # just before
-            self.came.append(int(signal.SIGINT))
+            self.came[int(signal.SIGINT)] = None
 
     def end(self, within: CodeType) -> None:
         """End the deferral; signals that came are handled once the main thread has left a function."""
@@ -174,7 +169,7 @@ class PutOff(Uninterrupted):
             while frame is not None and frame.f_code is not within:
                 frame = frame.f_back
             is_within = frame is not None
-        for number in self.came:
+        for number in list(self.came):
             signal.pthread_kill(threading.main_thread().ident or 0, number)  # which ends what it waits for, such as a sleep
 
     def forget(self) -> None:

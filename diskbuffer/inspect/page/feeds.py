@@ -59,7 +59,8 @@ def timeline(reader: Reader, where: str = "") -> dict[str, Any]:
     over = matching.select(matching.ending != RUNNING).sort()
     at, window = thinned(np.stack([over.returns, over.length], axis=1), _POINTS), max(10, round(len(over) / 30))
     drawn = {name: to_list(over.column(name)[at]) for name in ("ended", "episode", "return", "length", "ending")}
-    values = {name: np.where(over.finished(), over.column(name), np.nan) for name in ("return", "length")}
+    finished = over.finished()
+    values = {name: np.where(finished, over.column(name), np.nan) for name in ("return", "length")}
     means = {name: to_list(running_mean(each, at, window)) for name, each in values.items()}
     return drawn | {"means": means, "window": window, "matching": len(matching), "total": len(reader.episodes())}
 
