@@ -154,16 +154,11 @@ class ClusterBuffer:
         return self._limiter("sample", uuid.uuid4().hex, 0)
 
     def _limiter(self, side: str, who: str, count: int) -> ClusterLimiter | None:
-        if self._rate is None:
+        if (held := self._how["limiter"]) is None:
             return None
         stored = self.__len__ if side == "sample" else self._stored  # a learner asks nodes; a writer's steps count in any case
-        return ClusterLimiter(partial(tell_actor, self._rate), self._how["limiter"], side, who, self.path, count, stored)
-
-    @cached_property
-    def _rate(self) -> Any:
-        """The actor that counts for the directory; None without a limiter."""
-        held = self._how["limiter"]
-        return None if held is None else start_rate(self.path, held)
+        tell = partial(tell_actor, start_rate(self.path, held))
+        return ClusterLimiter(tell, held, side, who, self.path, count, stored)
 
     @cached_property
     def _here(self) -> Directory | None:
@@ -470,8 +465,8 @@ class ClusterBuffer:
         """
         self._nodes.look()
         added = self._nodes.added()
-        if self._rate is not None:
-            added = max(added, answer_of(self._rate.added.remote()))
+        if (held := self._how["limiter"]) is not None:
+            added = max(added, answer_of(start_rate(self.path, held).added.remote()))
         told = ("number", "steps", "added")
         nodes: list[dict[str, Any]] = [
             {name: getattr(one, name) for name in ("node_id", "answers", "why")}
@@ -501,8 +496,8 @@ class ClusterBuffer:
             self.close()
         finally:
             self._nodes.destroy()
-            if self._rate is not None:
-                ray.kill(self._rate)
+            if (held := self._how["limiter"]) is not None:
+                ray.kill(start_rate(self.path, held))
 
     def __enter__(self) -> Self:
         return self
