@@ -324,7 +324,7 @@ class Schedule:
 
 
 def test_random_schedules_end_and_hold_the_ratio(tmp_path: Path, any_seed: int, amount: Callable[[int, int], int]) -> None:
-    for n in range(amount(2, 400)):
+    for n in range(amount(2, 200)):
         schedule = Schedule(tmp_path / str(n), any_seed + n)
         schedule.run()
         schedule.check()

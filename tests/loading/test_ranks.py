@@ -73,7 +73,7 @@ def loops(
     return [iter(loader) for loader in loaders], samplers
 
 
-@examples(3, 200)
+@examples(3, 100)
 @given(
     name=st.sampled_from(list(SAMPLERS)),
     parts=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 9)), min_size=1, max_size=4),

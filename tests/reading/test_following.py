@@ -294,7 +294,7 @@ CALLS = [*["add"] * 6, *["extend"] * 4, "cut_off", "cut_off", "clear", "seal", "
 CALLS += ["resize", "mark", "reopen", "die", "repair"]
 
 
-@examples(4, 150, suppress_health_check=[HealthCheck.too_slow])
+@examples(4, 80, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_a_refresh_adds_is_what_reading_everything_anew_finds(data: st.DataObject) -> None:
     envs, stack = data.draw(st.integers(1, 3), "envs"), data.draw(st.sampled_from([1, 3]), "stack")

@@ -184,7 +184,7 @@ def test_a_call_that_its_buffer_is_closed_under_changes_nothing_after_that(
     with counting.during():
         WRITING[name](parts)
     parts.buffer.close()
-    for n, at in enumerate(np.linspace(1, counting.lines, amount(2, 60), dtype=int).tolist()):
+    for n, at in enumerate(np.linspace(1, counting.lines, amount(2, 25), dtype=int).tolist()):
         path = tmp_path / str(n) / "store"
         path.parent.mkdir()
         within = ClosedWithin(parts := filled(path), at)

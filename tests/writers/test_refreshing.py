@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.reading import restore_index
 from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.writers import watching
 from tests.writers.test_multi_writer import Writer, of_all
@@ -113,67 +110,3 @@ def test_each_change_is_seen_and_others_stores_are_not_read(tmp_path: Path, monk
         same(learner, writers)
     for writer in writers:
         writer.buffer.close()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("how", "frame"), [("closed", (5,)), ("sealed", (34, 33)), ("killed", (34, 33))])
-def test_a_store_that_others_evict_from_is_not_read_anew(
-    tmp_path: Path, how: str, frame: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers, root = itertools.count(1), tmp_path / "all"
-    writer = Writer(root, "w0", 1, frame, 1500, 2)
-    writer.extend(0, 700, numbers, ends=True)
-    dead = Writer(root, "w1", 1, frame, 1500, 2)
-    if how != "killed":
-        dead.extend(0, 700, itertools.count(10_000), ends=True)
-    if how == "sealed":
-        dead.buffer.flush(recompress=True)
-    dead.buffer.close()
-    built: list[Path] = []
-    build = restore_index.build_index
-
-    def noted(store: Any, *rest: Any) -> Any:
-        built.append(store.root)
-        return build(store, *rest)
-
-    with db.ReplayBuffer(root, mode="r") as learner:
-        if how == "killed":
-            _kill(dead, learner.refresh)
-        monkeypatch.setattr("diskbuffer.reading.follow_index.build_index", noted)
-        for n in range(18):
-            writer.extend(0, 60, numbers, ends=True)
-            if n % 3:
-                learner.refresh()
-        learner.refresh()
-        assert not built
-        members = learner._multi_writer.members if learner._multi_writer is not None else []
-        left = members[1].index
-        assert left is not None
-        assert len(learner) == len(writer.buffer) + len(left)
-        assert len(left) < 300
-        monkeypatch.undo()
-        dead.open()
-        learner.refresh()
-        same(learner, [writer, dead])
-    for each in (writer, dead):
-        each.buffer.close()
-
-
-def _kill(writer: Writer, meanwhile: Callable[[], object]) -> None:
-    """Have another process write, and kill it; call a function once it has, while it lives."""
-    done, written = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            writer.open()
-            writer.extend(0, 700, itertools.count(10_000), ends=False)
-            os.write(written, b"!")
-            signal.pause()
-        finally:
-            os._exit(1)
-    assert os.read(done, 1) == b"!"
-    meanwhile()
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(done)
-    os.close(written)
