@@ -19,6 +19,7 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers import marks as multi_writer_marks
 from diskbuffer.writers.marking import make_mark, make_snapshot
+from diskbuffer.writers.places import refuse_inside
 from diskbuffer.writers.store import MultiWriterStore
 
 
@@ -58,7 +59,7 @@ class Copies(OfBuffer):
         Raises
         ------
         InputError
-            The path is inside of the store.
+            The path is inside of a store; a ReadOnlyError where it is inside of a mark.
         NotAStoreError
             There is something at the path.
         EvictedError
@@ -78,7 +79,8 @@ class Copies(OfBuffer):
         self._access.check_open()
         if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
-        with Interruptible(), snapshots.place_for(self._place, target) as building:
+        refuse_inside(target)
+        with Interruptible(), snapshots.place_for(target) as building:
             if self._multi_writer is not None:
                 make_snapshot(self._multi_writer, building.files)
             elif self._access.own_recorder is not None:

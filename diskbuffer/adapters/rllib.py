@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,10 @@ from torch.utils._pytree import tree_map
 
 from diskbuffer import Column, Prioritized, ReplayBuffer, Sampler, Slices, Uniform
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.plugin import Batch, SharedStore, flatten, integer, integer_or_none, one_of, writers_of
+from diskbuffer.plugin import Batch, SharedStore, flatten, integer, integer_or_none, is_store, one_of, read_info, writers_of
 
 Int64 = npt.NDArray[np.int64]
+S = TypeVar("S", bound=Sampler)
 _STREAMS = 16  # of a store, at least
 
 
@@ -74,7 +76,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
         self._most = integer_or_none("streams", streams)
-        self._stores = _Directory(path, capacity)
+        self._stores = _Directory(path, capacity, self._most)
         self._spaces: dict[str, Any] = {}  # of the episodes, once one was added
         self._under_way: dict[str, tuple[int, int]] = {}  # the store of each episode, and its environment there
         self._free = set[tuple[int, int]]()
@@ -200,12 +202,15 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return Uniform(self._seed)
 
     def _single(self, size: int, n_step: int | tuple[int, int], gamma: float, beta: float | None) -> list[SingleAgentEpisode]:
+        low, high = n_step if isinstance(n_step, tuple) and len(n_step) == 2 else (n_step, None)
+        low = integer("n_step", low)
+        high = low + 1 if high is None else integer("n_step", high, low + 1)
         sampler: Any = self._sampler or self._new_sampler()
         if isinstance(sampler, Prioritized) and beta is not None:
             sampler.beta = float(beta)
         drawn = self.buffer.draw(size, sampler)
         self._sampler, self._drawn = sampler, drawn["steps"]
-        each = self._random.integers(*n_step, size) if isinstance(n_step, tuple) else np.full(size, integer("n_step", n_step))
+        each = self._random.integers(low, high, size) if isinstance(n_step, tuple) else np.full(size, low)
         episodes: list[Any] = [None] * size
         for n in np.unique(each).tolist():
             which = np.flatnonzero(each == n)
@@ -240,10 +245,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         """Return parts of episodes, each of so many steps or up to the episode's end, until they have enough together."""
         if least:
             self.buffer.sample(1, Slices(least + 1))  # an EmptyBufferError where no episode is that long
-        sampler = self._slices.get((length, lookback))
-        if sampler is None:
-            sampler = Slices(length, int(self._random.integers(2**63)), strict=False, burn_in=lookback)
-            self._slices[length, lookback] = sampler
+        if (length, lookback) not in self._slices:
+            self._slices[length, lookback] = _new_slices(length, lookback, int(self._random.integers(2**63)))
+        sampler = self._slices[length, lookback]
         sequences: list[SingleAgentEpisode] = []
         left, least = size, min(least, length - 1)
         while left > 0:
@@ -303,20 +307,31 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     # State
 
     def get_state(self) -> dict[str, Any]:
-        """Return the path, and how many steps were sampled; the steps are in the store."""
+        """Return the path, how many steps were sampled, and of what the next draws depend on; the steps are in the store."""
         self._stores.flush()
-        sampler = None if self._sampler is None else self._sampler.state_dict()
-        return {"path": str(self._stores.path), "sampled_timesteps": self.sampled_timesteps, "sampler": sampler}
+        return {
+            "path": str(self._stores.path),
+            "sampled_timesteps": self.sampled_timesteps,
+            "sampler": None if self._sampler is None else self._sampler.state_dict(),
+            "slices": [(*of, sampler.state_dict()) for of, sampler in self._slices.items()],
+            "random": self._random.bit_generator.state,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state; the store at its path must be this buffer's."""
-        of, here = str(state.get("path")), str(self._stores.path)
-        if of != here:
-            raise InputError(f"this state is of the store at {of}, this buffer's is at {here}; make the buffer with that path")
+        if missing := {"path", "sampled_timesteps", "sampler", "slices", "random"} - state.keys():
+            raise InputError(f"a state has {', '.join(sorted(missing))}, too; give what get_state() returned")
+        if Path(state["path"]).resolve() != self._stores.path.resolve():
+            raise InputError(
+                f"this state is of the store at {state['path']}, this buffer's is at {self._stores.path}; make the buffer with "
+                "that path"
+            )
         self.sampled_timesteps = state["sampled_timesteps"]
-        if state["sampler"] is not None:
-            self._sampler = self._new_sampler()
-            self._sampler.load_state_dict(state["sampler"])
+        self._random.bit_generator.state = state["random"]
+        self._sampler = None if state["sampler"] is None else _loaded(self._new_sampler(), state["sampler"])
+        self._slices = {
+            (length, before): _loaded(_new_slices(length, before), drawn) for length, before, drawn in state["slices"]
+        }
 
     def close(self) -> None:
         """Close the stores; the next use opens them again."""
@@ -370,11 +385,27 @@ class DiskSACConfig(SACConfig):  # type: ignore[misc]
             own["replay_buffer_config"] = ours
 
 
+def _new_slices(length: int, lookback: int, seed: int | None = None) -> Slices:
+    return Slices(length, seed, strict=False, burn_in=lookback)
+
+
+def _loaded(sampler: S, state: dict[str, Any]) -> S:
+    sampler.load_state_dict(state)
+    return sampler
+
+
 class _Directory(SharedStore):
     """A directory of stores, and how many episodes there were or began, and were evicted since it was opened."""
 
-    def __init__(self, path: str | os.PathLike[str], capacity: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None) -> None:
         super().__init__(path)
+        for name, has in (writers_of(self.path) or {}).items():
+            if not is_store(self.path / name):  # it is only being made
+                continue
+            if (keeps := read_info(self.path / name).capacity) != capacity:
+                raise InputError(f"the stores at {self.path} have capacity={keeps}, found {capacity}; give that, or another path")
+            if streams not in (None, has):
+                raise InputError(f"a store at {self.path} has streams={has}, found {streams}; leave streams= out, or give that")
         self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled"}
         self._writers, self._is_behind = list[SharedStore](), False
         self.begun, self._steps_gone, self._evicted = 0, 0, (0, 0)  # when it was opened, and when it was asked last

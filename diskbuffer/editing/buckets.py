@@ -88,14 +88,16 @@ class _BucketDirectory:
             self._obstore.put(self._client, name, file, max_concurrency=2)
 
 
-def download(url: str, new: str | os.PathLike[str], *, progress: bool) -> Path:
+def download(url: str, new: str | os.PathLike[str], *, restart: bool, progress: bool) -> Path:
     """Copy a store from a bucket to a directory; see `diskbuffer.editing.copy`."""
     target, directory = local_path(new), _BucketDirectory(url)
     remote = directory.files()
     if _GROUP not in remote:
         raise NotAStoreError(f"there is no store at {url}, or one whose copy was cut short: it has no {_GROUP}")
     sizes = {name: size for name, (size, _) in remote.items()}
-    with Unfinished(target) as unfinished:  # with which no run goes on: the store in the bucket may be another one by then
+    with Unfinished(
+        target, restart=restart
+    ) as unfinished:  # with which no run goes on: the store in the bucket may be another one by then
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
                 _each(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)

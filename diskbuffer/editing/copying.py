@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from diskbuffer import Column, ReplayBuffer
 from diskbuffer.editing.buckets import download, is_url, upload
-from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
+from diskbuffer.editing.new_store import NewStore, some_columns
 from diskbuffer.editing.newest import capacity_for, newest_steps
 from diskbuffer.editing.renaming import check_names, renamed, with_names
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeTable, StoreInfo, integer, integer_or_none, read_info, writers_of
+from diskbuffer.plugin import EpisodeTable, StoreInfo, integer, integer_or_none, local_path, read_info, writers_of
 
 StorePath = str | os.PathLike[str]
 
@@ -92,10 +92,10 @@ def copy(
         ):
             raise InputError("a store in a bucket is copied as it is: copy it down first, and choose from the copy")
         if is_url(store):
-            return download(str(store), new, progress=progress)
+            return download(str(store), new, restart=restart, progress=progress)
         return upload(store, str(new), progress=progress)
     frame_stack = integer_or_none("frame_stack", frame_stack)
-    path = place_beside(new, store)
+    path = local_path(new)
     several, info, names = writers_of(store) is not None, read_info(store), dict(rename or {})
     most = info.capacity
     if capacity is not None:
@@ -104,7 +104,7 @@ def copy(
     stacked = frame_stack not in (None, info.frame_stack)
     options = (where, columns, names or None, codec or None, chunk_rows)
     if not several and all(option is None for option in options) and not stacked:
-        return _linked(store, path, {"capacity": most} if resized else {})
+        return _linked(store, path, {"capacity": most} if resized else {}, restart=restart)
 
     def choose(table: EpisodeTable, info: StoreInfo) -> EpisodeTable:
         return table if capacity is None else newest_steps(table, most, info)
@@ -125,17 +125,15 @@ def copy(
         return made.write(path, {"edit": "copy", "rename": names}, [source], episodes, restart=restart, progress=progress)
 
 
-def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path:
-    """Make a snapshot, with another capacity where one is given."""
-    with ReplayBuffer(store, mode="r") as buffer:
-        if not resize:
-            return buffer.copies.snapshot(path)
-        with Unfinished(path) as unfinished:  # with which no run goes on: it may be older, and is made in a moment
-            buffer.copies.snapshot(unfinished.place)
+def _linked(store: StorePath, path: Path, resize: dict[str, int | None], *, restart: bool) -> Path:
+    """Make a snapshot, with another capacity where one is given; no run goes on with one: it is made in a moment."""
+    with ReplayBuffer(store, mode="r") as buffer, Unfinished(path, restart=restart) as unfinished:
+        buffer.copies.snapshot(unfinished.place)
+        if resize:
             with ReplayBuffer(unfinished.place, mode="r+") as made:
                 made.resize(resize["capacity"])
-            unfinished.finish()
-            return unfinished.target
+        unfinished.finish()
+        return unfinished.target
 
 
 def _recoded(columns: Mapping[str, Column], codecs: Mapping[str, str | None]) -> dict[str, Column]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
+from diskbuffer.editing.new_store import NewStore, some_columns
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.stored import StoreSource
@@ -71,7 +71,7 @@ def merge(
     for store, times in Counter(local_path(store).resolve() for store in stores).items():
         if times > 1:
             raise InputError(f"{store} is given {times} times: its episodes would be in the new store as often")
-    path = place_beside(new, *stores)
+    path = local_path(new)
     with ExitStack() as stack:
         sources = [stack.enter_context(closing(StoreSource(store, None, some_columns(columns)))) for store in stores]
         if not any(len(source.table) for source in sources):

@@ -12,7 +12,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import Appender, EpisodeData, is_observation, local_path, progress_bar
+from diskbuffer.plugin import Appender, EpisodeData, is_observation, progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +90,6 @@ class NewStore:
                 source.warn_of_changes()
             unfinished.finish()
             return unfinished.target
-
-
-def place_beside(new: Any, *stores: Any) -> Path:
-    """Return the path of a new store; an InputError where it lies inside of one that it is made of."""
-    path = local_path(new)
-    for store in stores:
-        inside = local_path(store).resolve()
-        if path.resolve() == inside or inside in path.resolve().parents:
-            raise InputError(f"{path} is inside of the store {inside}; give a path outside of it")
-    return path
 
 
 def some_columns(columns: Collection[str] | None) -> list[str] | None:

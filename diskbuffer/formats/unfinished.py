@@ -14,7 +14,7 @@ from typing import Any, Self
 from diskbuffer.errors import InputError, LockedError
 from diskbuffer.formats.fingerprint import SUFFIX
 from diskbuffer.formats.json_files import write_json
-from diskbuffer.plugin import boot_id, either, local_path
+from diskbuffer.plugin import boot_id, either, local_path, refuse_inside
 
 _TASK = "task.json"
 
@@ -32,7 +32,7 @@ class Unfinished:
         There must be nothing, or an empty directory.
     task : mapping, optional
         What is done, and with what, as JSON: a run goes on with what an earlier one has left where it is the same. Without one no
-        run goes on with it, and an error removes it.
+        run goes on with what this one leaves, and an error removes it.
     restart : bool
         Whether to begin anew, whatever an earlier run has left.
     is_synced : bool
@@ -42,7 +42,7 @@ class Unfinished:
     Raises
     ------
     InputError
-        There is something at the target, or an earlier run has left what is of another task.
+        There is something at the target, or it is inside of a store, or an earlier run has left what is of another task.
     LockedError
         Another process is at it.
 
@@ -63,11 +63,12 @@ class Unfinished:
         self.target = local_path(target)
         self._directory = self.target.parent / f".{self.target.name}{SUFFIX}"
         self.place = self._directory / "data"
-        self._task, self._anew, self._is_synced = json.loads(json.dumps(task)), restart or task is None, is_synced
+        self._task, self._anew, self._is_synced = json.loads(json.dumps(task)), restart, is_synced
 
     def __enter__(self) -> Self:
         if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
             raise InputError(f"there is something at {self.target} already; give a path at which there is nothing")
+        refuse_inside(self.target)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -89,7 +90,13 @@ class Unfinished:
                 f"{self._directory} has what a run with other options, or of something else by now, has made of {self.target}: "
                 f"repeat that run, which goes on, or begin anew: {either('restart=True', '--restart')}"
             )
-        if self._anew or left is None or left["task"] != self._task or not (self._is_synced or self._is_whole(left)):
+        if (
+            self._anew
+            or self._task is None
+            or left is None
+            or left["task"] != self._task
+            or not (self._is_synced or self._is_whole(left))
+        ):
             self._restart()
         self._write({})
 

@@ -31,6 +31,7 @@ from diskbuffer.writers import marks as multi_writer_marks
 from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, is_begun, read_description
 from diskbuffer.writers.joining import join_writers
 from diskbuffer.writers.learner_lock import COLUMNS
+from diskbuffer.writers.places import refuse_inside
 from diskbuffer.writers.store import MultiWriterStore
 
 _LOOKS = 0.05  # seconds after which one who waits looks again
@@ -69,6 +70,8 @@ def open_place(
     seconds = 0.0 if wait is None else seconds_of("wait", wait, none="no wait")
     if wait is not None and mode != "r":
         raise InputError(f"wait= waits for what others make, to read it with mode='r', found mode={mode!r}; leave wait= out")
+    if mode != "r":
+        refuse_inside(place)
     if isinstance(writer, str) and writer.count(ANY) == 1:
         return _open_free(place, writer, options, mode, mark)
     if mode == "r":

@@ -52,6 +52,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.reading.delivery import Transform, copied_to, transform_of
     from diskbuffer.reading.episode_reader import EpisodeReader
     from diskbuffer.samplers.prioritized import priorities_of
+    from diskbuffer.writers.places import refuse_inside
 
 __all__ = [
     "BUILT_IN",
@@ -110,6 +111,7 @@ __all__ = [
     "put",
     "put_argument",
     "read_info",
+    "refuse_inside",
     "refuse_unknown",
     "require",
     "seconds_of",
@@ -122,6 +124,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "refuse_inside": "diskbuffer.writers.places",
     "Appender": "diskbuffer.plugin.appender",
     "interleave": "diskbuffer.native.transforms",
     "power": "diskbuffer.native.sampling",

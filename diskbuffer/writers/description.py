@@ -10,9 +10,11 @@ whatever time, and a writer that comes back goes on where it was.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import google_crc32c
 
 from diskbuffer.errors import CorruptionError, FormatError, InputError, NotAStoreError, SchemaError
 from diskbuffer.schema.schema import Schema
+from diskbuffer.store.building import is_there
 from diskbuffer.store.format.layout import ATTRIBUTE, GROUP, MULTI_WRITER, Layout
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
@@ -29,6 +32,7 @@ FORMAT = 1
 STREAMS = 1024  # environments of all writers together that there is room for: ids of steps are multiples of it
 SHARED = "_shared"
 SHARED_LIMITER = f"{SHARED}/limiter"
+REMOVED = f"{SHARED}/removed"  # stores on their way out
 LOCK = f"{SHARED}/lock"  # of who changes the description
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _EMPTY_ARRAY = {
@@ -217,9 +221,12 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
         description = read_description(files)
         entry = description.find(name)
         if entry is None:
+            was_removed = any(removed.name == name for removed in description.writers)
             description = description.joined(name, layout, root)
-            if any(removed.name == name for removed in description.writers[:-1]):
-                files.remove_directory(name)  # what a kill left of it
+            if was_removed:
+                discard(files, name)  # what a kill left of it
+            elif is_there(root / name):
+                raise NotAStoreError(f"there is a store at {root / name} that no writer made there; give writer= another name")
             files.replace_contents(GROUP, description.to_json())
             entry = description.writers[-1]
         else:
@@ -249,6 +256,14 @@ def _make(files: Files, layout: Layout) -> None:
             recorded = Schema(dict(layout.schema.recorded.columns))
             common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, salt=0, begins=(), tags=())
             describe(files, Description(common))
+
+
+def discard(files: Files, name: str) -> None:
+    """Remove a writer's store, at once for whoever looks for it; the lock of the description must be held."""
+    files.make_directory(REMOVED)
+    with contextlib.suppress(FileNotFoundError):
+        files.rename(name, f"{REMOVED}/{uuid.uuid4().hex}")
+    files.remove_directory(REMOVED)  # with what a kill left there
 
 
 def describe(files: Files, description: Description) -> None:

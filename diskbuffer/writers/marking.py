@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from diskbuffer.errors import NotAStoreError
+from diskbuffer.errors import CorruptionError, EvictedError, NotAStoreError
 from diskbuffer.index.index import Index
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.recording.stream_log import StreamLog
@@ -42,7 +42,7 @@ def _copy(store: MultiWriterStore, files: Files, building: Files, number: int) -
     description = read_description(files)
     for entry in description.present:
         if is_there(files.root / entry.name):  # else it was removed, or is only being made
-            _copy_store(Files(files.root / entry.name), building.below(entry.name))
+            _copy_store(Files(files.root / entry.name), building, entry.name)
     with store.lock:  # nothing is written to columns meanwhile
         _copy_columns(files, building)
     describe(building, description)
@@ -52,13 +52,16 @@ def _copy(store: MultiWriterStore, files: Files, building: Files, number: int) -
     building.sync_all([SHARED, "."])
 
 
-def _copy_store(source: Files, copy: Files) -> None:
+def _copy_store(source: Files, building: Files, name: str) -> None:
     """Copy a store as a kill would leave it now, and close it."""
+    copy = building.below(name)
     copy.make_directory(".")
     try:
         back_up(source, copy)
-    except NotAStoreError:  # removed meanwhile
-        copy.remove_directory(".")
+    except (NotAStoreError, CorruptionError, EvictedError, FileNotFoundError):
+        if source.is_in_place():
+            raise
+        building.remove_directory(name)  # the writer was removed meanwhile
         return
     store = open_store(Files(copy.root), writable=True)
     try:

@@ -11,8 +11,9 @@ from diskbuffer.store.format.layout import GROUP
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock
 from diskbuffer.writers import learner_lock
-from diskbuffer.writers.description import LOCK, has_writers, read_description
+from diskbuffer.writers.description import LOCK, discard, has_writers, read_description
 from diskbuffer.writers.learner_lock import COLUMNS
+from diskbuffer.writers.places import refuse_inside
 
 
 def remove_writer(path: str | os.PathLike[str], name: str) -> None:
@@ -40,6 +41,7 @@ def remove_writer(path: str | os.PathLike[str], name: str) -> None:
     files = Files(local_path(path))
     if not has_writers(files):
         raise NotAStoreError(f"there are no stores of several writers at {files.root}")
+    refuse_inside(files.root)
     with files.alone(LOCK):
         description = read_description(files)
         if description.find(name) is None:
@@ -49,7 +51,7 @@ def remove_writer(path: str | os.PathLike[str], name: str) -> None:
         try:
             description = description.without(name)
             files.replace_contents(GROUP, description.to_json())  # first: what is left of the store after a kill is no writer's
-            files.remove_directory(name)
+            discard(files, name)
         finally:
             if lock is not None:
                 lock.release()

@@ -161,8 +161,30 @@ def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
         reader.close()
         assert len(reader) == 2 * steps
         reader.close()
-        with pytest.raises(db.errors.SchemaError, match="stored 1000, asked for 2000"):
-            DiskEpisodeReplayBuffer(2_000, path=path).add(episodes)
+        with pytest.raises(db.InputError, match="capacity=1000, found 2000"):
+            DiskEpisodeReplayBuffer(2_000, path=path)
+
+
+@pytest.mark.parametrize("how", [{"n_step": (1, 4)}, {"batch_length_T": 4}])
+def test_a_state_has_all_that_draws_depend_on(how: dict[str, Any], tmp_path: Path) -> None:
+    def drawn(buffer: DiskEpisodeReplayBuffer) -> list[tuple[int, int]]:
+        sampled = buffer.sample(60, sample_episodes=True, **how)
+        return [(one.t_started, int(one.extra_model_outputs["n_step"][0])) for one in sampled]
+
+    buffer = DiskEpisodeReplayBuffer(1_000, path=tmp_path / "store", seed=3)
+    buffer.add(Environments(np.random.default_rng(0), 2).parts(25))
+    drawn(buffer)
+    state = buffer.get_state()
+    came = [drawn(buffer) for _ in range(3)]
+    buffer.set_state(state)
+    assert [drawn(buffer) for _ in range(3)] == came
+    with pytest.raises(db.InputError, match="slices"):
+        buffer.set_state({"path": state["path"]})
+    every: list[Any] = [[1, 3], (1, 1), (1, 2, 3), (1.5, 3), (2,), 0]
+    for wrong in every:
+        with pytest.raises(db.InputError, match="n_step must be"):
+            buffer.sample(5, sample_episodes=True, n_step=wrong)
+    buffer.close()
 
 
 class Model:
@@ -243,8 +265,10 @@ def test_as_many_streams_as_were_asked_for_and_no_more(tmp_path: Path) -> None:
         buffer.add(parts[2:])
     assert len(buffer) == 2
     buffer.close()
-    with pytest.raises(db.errors.SchemaError, match="has 2 environments, and 3 were asked for"):
-        DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=3).add(parts)
+    with pytest.raises(db.InputError, match="has streams=2, found 3; leave streams= out"):
+        DiskEpisodeReplayBuffer(500, path=tmp_path / "store", streams=3)
+    with pytest.raises(db.InputError, match="have capacity=500, found 10000; give that"):
+        DiskEpisodeReplayBuffer(path=tmp_path / "store")
 
 
 @pytest.mark.nightly

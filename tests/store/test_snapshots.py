@@ -209,10 +209,10 @@ def test_the_places_and_buffers_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "inside").symlink_to(path / "obs")
     with world.open(path) as buffer:
         Feeder(world, buffer).add(10)
-        for inside in (path, path / "copy", path / "_segments" / "x" / "y", tmp_path / "inside" / "copy"):
+        for inside in (path / "copy", path / "_segments" / "x" / "y", tmp_path / "inside" / "copy"):
             with pytest.raises(db.InputError, match="inside"):
                 buffer.copies.snapshot(inside)
-        for wrong in ("full", "full/file"):
+        for wrong in ("full", "full/file", "store"):
             with pytest.raises(db.errors.NotAStoreError):
                 buffer.copies.snapshot(tmp_path / wrong)
         buffer.copies.snapshot(tmp_path / "empty")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer import editing
 from diskbuffer.commands.cli import main
+from diskbuffer.store.copies.backup import back_up
+from diskbuffer.store.system.files import Files
+from diskbuffer.writers import marking
 from tests.writers.test_multi_writer import Writer
 
 
@@ -95,19 +101,123 @@ KILLED = """
 import os, sys
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
-Files.remove_directory = lambda *_: os._exit(9)
+from diskbuffer.writers import removing
+setattr(Files if sys.argv[2] == "remove_directory" else removing, sys.argv[2], lambda *_: os._exit(9))
 db.remove_writer(sys.argv[1], "first")
 """
 
 
-def test_what_a_kill_left_of_a_writer_that_was_being_removed_is_no_writers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["discard", "remove_directory"])
+def test_what_a_kill_left_of_a_writer_that_was_being_removed_is_no_writers(call: str, tmp_path: Path) -> None:
     root, numbers = tmp_path / "all", itertools.count()
     filled(root, "first", None, numbers).buffer.close()
-    assert subprocess.run([sys.executable, "-c", KILLED, str(root)], check=False).returncode == 9
-    assert (root / "first").is_dir()
+    assert subprocess.run([sys.executable, "-c", KILLED, str(root), call], check=False).returncode == 9
+    assert (root / "first").is_dir() == (call == "discard")
     with db.ReplayBuffer(root, mode="r") as every:
         assert len(every) == 0
         again = filled(root, "first", None, numbers)
         every.refresh()
         assert sorted(every.at(every.steps())["action"].tolist()) == list(range(600, 1200))
         again.buffer.close()
+        assert not list((root / "_shared/removed").glob("*"))
+
+
+def test_a_writer_that_is_removed_beside_readers_is_to_them_evicted(tmp_path: Path) -> None:
+    root, numbers = tmp_path / "all", itertools.count()
+    for name in ("first", "second"):
+        filled(root, name, None, numbers).buffer.close()
+    readers = [db.ReplayBuffer(root, mode="r", seed=0) for _ in range(4)]
+    batches = iter(readers[3].loader(16))
+    next(batches)
+    evicted = readers[0].steps()[:600]
+    db.remove_writer(root, "first")
+    assert set(readers[0].sample(64)["action"].tolist()) <= set(range(600, 1200))
+    assert len(readers[1].draw(64)["steps"]) == 64
+    assert len(readers[2].episodes) == 20
+    with pytest.raises(db.InputError, match="no step"):
+        readers[0].at(evicted)
+    for _ in range(20):
+        next(batches)
+    for reader in readers:
+        reader.close()
+
+
+@pytest.mark.parametrize("copied", [0, 1])
+def test_a_writer_that_is_removed_while_a_mark_is_made_is_not_in_it(
+    copied: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, numbers = tmp_path / "all", itertools.count()
+    for name in ("first", "second"):
+        filled(root, name, None, numbers).buffer.close()
+    copy, link = back_up, Files.link
+
+    def linked(files: Files, *rest: Any) -> bool:
+        remove()
+        return link(files, *rest)
+
+    def removed_meanwhile(source: Files, files: Files) -> None:
+        if copied:
+            monkeypatch.setattr(Files, "link", linked)
+        else:
+            remove()
+        copy(source, files)
+
+    def remove() -> None:
+        monkeypatch.setattr(Files, "link", link)
+        if (root / "first").exists():
+            db.remove_writer(root, "first")
+
+    monkeypatch.setattr(marking, "back_up", removed_meanwhile)
+    with db.ReplayBuffer(root, mode="r") as learner:
+        learner.copies.mark("m")
+    with db.ReplayBuffer(root, mode="r", mark="m") as marked:
+        assert len(marked) in ((600,) if not copied else (600, 1200))
+        assert marked.check(progress=False).ok
+
+
+@pytest.mark.parametrize("there", ["zarr.json", "file", "full", "copied"])
+def test_a_name_at_which_something_else_is_becomes_no_writer(there: str, tmp_path: Path) -> None:
+    root = tmp_path / "all"
+    filled(root, "first", None, itertools.count()).buffer.close()
+    (root / "file").touch()
+    (root / "full/of").mkdir(parents=True)
+    shutil.copytree(root / "first", root / "copied")
+    with pytest.raises(db.errors.NotAStoreError):
+        db.ReplayBuffer(root, writer=there)
+    with db.ReplayBuffer(root, mode="r") as every:
+        assert len(every) == 600
+
+
+def test_stores_are_written_to_where_they_are_whole_alone(tmp_path: Path) -> None:
+    root, one = tmp_path / "all", tmp_path / "one"
+    writer = filled(root, "first", None, itertools.count())
+    with db.ReplayBuffer(root, mode="r") as every:
+        every.copies.mark("m")
+        every.copies.snapshot(tmp_path / "made")
+    shutil.copytree(root / "first", one)
+    with db.ReplayBuffer(one) as buffer:
+        buffer.copies.mark("m")
+    kept = root / "_shared/marks/m"
+    marks: list[tuple[Path, dict[str, Any]]] = [
+        (one / "_segments/length/marks/m", {}),
+        (kept / "first", {}),
+        (kept, {"writer": "first"}),
+        (kept, {"writer": "actor-*"}),
+    ]
+    for path, how in marks:
+        with pytest.raises(db.errors.ReadOnlyError, match="in the marks of"):
+            db.ReplayBuffer(path, **how)
+    with pytest.raises(db.errors.ReadOnlyError, match="in the marks of"):
+        db.remove_writer(kept, "first")
+    for place in (root / "x", root / "_shared/x", root / "first/x", one / "x"):
+        with pytest.raises(db.InputError, match="is inside of"):
+            db.ReplayBuffer(place, columns={"obs": db.Column((5,), "uint8"), "action": db.Column((), "int64")})
+        with pytest.raises(db.InputError, match="is inside of"):
+            writer.buffer.copies.snapshot(place)
+        with pytest.raises(db.InputError, match="is inside of"):
+            editing.copy(one, place, where="length > 1", progress=False)
+    writer.buffer.close()
+    with db.ReplayBuffer(root / "first") as by_its_path:
+        assert len(by_its_path) == 600
+    with db.ReplayBuffer(root, mode="r", mark="m") as marked:
+        assert len(marked) == 600

@@ -88,7 +88,7 @@ def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixtu
             db.ReplayBuffer(root, mode="r", mark="second")
         with pytest.raises(db.InputError, match="give writer=NAME"):
             db.ReplayBuffer(root, mark="first")
-        with pytest.raises(db.InputError, match="make a mark"):
+        with pytest.raises(db.InputError, match="is inside of"):
             learner.copies.snapshot(root / "inside")
         with db.ReplayBuffer(root, mode="r") as other, pytest.raises(db.LockedError, match="another process"):
             other.copies.mark("second")

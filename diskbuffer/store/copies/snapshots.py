@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
+from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.runtime.signals import look
 from diskbuffer.store import directory
 from diskbuffer.store.building import Building, is_there
@@ -42,11 +42,8 @@ _PASSES = 4  # over what was completed or sealed since the last, before the lock
 _FEW = 2  # segments that are not worth another pass
 
 
-def place_for(root: Path, target: Path) -> Building:
+def place_for(target: Path) -> Building:
     """Return where to build a snapshot that is to be at `target`; an error where it cannot be."""
-    real, inside = target.resolve(), root.resolve()
-    if real == inside or inside in real.parents:
-        raise InputError(f"{target} is inside of the store {root}; give a path outside of it, or make a mark")
     if not is_there(target):
         building = Building(target)
         if not building.taken:

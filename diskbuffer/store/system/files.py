@@ -176,8 +176,7 @@ class Files(Uncopied):
         """Raise a NotAStoreError where the directory was moved, removed or replaced: whatever is at its path is another."""
         if not self.is_in_place():
             raise NotAStoreError(
-                f"{self.root} was moved, removed or replaced since it was opened; nothing more is written there. Open the store "
-                "where it is now"
+                f"{self.root} was moved, removed or replaced since it was opened. Open the store where it is now"
             )
 
     def outermost(self) -> Files:
