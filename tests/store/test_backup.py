@@ -19,6 +19,7 @@ from diskbuffer.store.copies.backup import _Backup
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.table import SegmentTable
+from diskbuffer.store.system.files import Files
 from tests.support.experience import Experience, Feeder, heads_of
 from tests.support.writers import WRITTEN, Writers, written
 
@@ -245,3 +246,25 @@ def test_a_store_that_goes_back_to_a_mark_while_it_is_copied(
                 reader.copies.snapshot(tmp_path / "copy")
             assert not (tmp_path / "copy").exists()
     assert len(calls) == 1
+
+
+def test_a_column_that_is_removed_while_its_files_are_held_is_not_in_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Files.exists
+    with db.ReplayBuffer(tmp_path / "store", columns={"obs": db.Column((), "int64")}, segment_rows=16) as buffer:
+        buffer.extend(obs=np.arange(41), reward=np.zeros(40))
+        buffer.columns.write("score", buffer.steps(), np.ones(40))
+
+        def beside(files: Files, name: str) -> bool:
+            found = exists(files, name)
+            if name.startswith("score/c.") and "score" in buffer.columns:
+                buffer.columns.remove("score")
+            return found
+
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            monkeypatch.setattr(Files, "exists", beside)
+            copy = reader.copies.snapshot(tmp_path / "copy")
+    with db.ReplayBuffer(copy, mode="r") as copied:
+        assert "score" not in copied.columns
+        assert sorted(copied.at(copied.steps())["obs"].tolist()) == list(range(40))

@@ -485,7 +485,9 @@ class Driver:
 
         def sync(self_: Files, name: str) -> None:
             nonlocal left
-            left -= threading.current_thread() is thread and not self._buffer._store.lock._is_owned()  # type: ignore[attr-defined]
+            store = self._buffer._store
+            is_free = not (store.lock._is_owned() or store.durability._noting.locked())  # type: ignore[attr-defined]
+            left -= threading.current_thread() is thread and is_free
             if left == 0:
                 left = -1
                 for _ in range(int(self._rng.integers(1, 12))):

@@ -142,7 +142,7 @@ class _Backup:
                 if path in layout.derived or not (sealed and self._files.link(source, name, name)):
                     maps[path] = source.map(name, -1, writable=False)
         except (FileNotFoundError, CorruptionError):
-            self._store.following.refuse_another()
+            self._refuse_changes()
             if now.identity(slot) == table.identity(slot) and now.length(slot):
                 raise  # it is missing, and nobody evicted it
             return None
@@ -184,16 +184,21 @@ class _Backup:
         finally:
             self._files.close(fd)
 
-    def _note(self) -> None:
-        """Describe the copy, and note how it was left."""
+    def _refuse_changes(self) -> None:
+        """Raise an EvictedError where steps or columns were taken away since this began, of which some may be in the copy."""
         self._store.following.refuse_another()
         now, _ = directory.read_metadata(self._source)
-        state = State.read(self._source, self._layout.salt)
-        opened = self._state is not None and self._state.clean and state != self._state  # and perhaps closed again
-        if now.begins != self._layout.begins:  # some may be in the copy, and others not
+        if now.begins != self._layout.begins:
             raise EvictedError(f"{self._source.root}: its steps were cleared while it was copied")
-        if opened or now.removals != self._layout.removals:  # rows that were in columns alone went back into the tail
-            raise EvictedError(f"{self._source.root}: its columns were changed, or a writer came, while it was copied")
+        if now.removals != self._layout.removals:
+            raise EvictedError(f"{self._source.root}: its columns were changed while it was copied")
+
+    def _note(self) -> None:
+        """Describe the copy, and note how it was left."""
+        self._refuse_changes()
+        state = State.read(self._source, self._layout.salt)
+        if self._state is not None and self._state.clean and state != self._state:  # it was opened, and perhaps closed again
+            raise EvictedError(f"{self._source.root}: a writer came while it was copied, and put rows back into the tail")
         if self._state is not None:
             self._state.note(self._files)
         Origin.new(0).note(self._files)
