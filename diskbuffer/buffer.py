@@ -819,7 +819,7 @@ class ReplayBuffer:
     @property
     def copies(self) -> Copies:
         """Snapshots and marks of the buffer."""
-        opened = self, self.path, self._store, self._multi_writer, self._access, self._closing.copying
+        opened = self, self._store, self._multi_writer, self._access, self._closing.copying
         return Copies(*opened, _recover=lambda copy: ReplayBuffer(copy, mode="r+").close())
 
     @property

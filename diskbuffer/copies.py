@@ -31,7 +31,6 @@ class Copies(OfBuffer):
     """
 
     _buffer: object  # which stays open meanwhile
-    _place: Path
     _store: Store
     _multi_writer: MultiWriterStore | None
     _access: Access

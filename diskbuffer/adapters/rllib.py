@@ -156,8 +156,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         if episode in self._under_way:
             return self._under_way[episode]
         if not self._free:
-            at_least = max(_STREAMS, at_once - len(self._under_way))
-            self._free = set(self._stores.open_another(self._most, at_least, **how))
+            streams = self._most or max(_STREAMS, at_once - len(self._under_way))
+            self._free = set(self._stores.open_another(streams, **how))
         return min(self._free)
 
     # Reading
@@ -400,12 +400,10 @@ class _Directory(SharedStore):
     def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None) -> None:
         super().__init__(path)
         for name, has in (writers_of(self.path) or {}).items():
-            if not is_store(self.path / name):  # it is only being made
-                continue
-            if (keeps := read_info(self.path / name).capacity) != capacity:
-                raise InputError(f"the stores at {self.path} have capacity={keeps}, found {capacity}; give that, or another path")
             if streams not in (None, has):
                 raise InputError(f"a store at {self.path} has streams={has}, found {streams}; leave streams= out, or give that")
+            if is_store(self.path / name) and (keeps := read_info(self.path / name).capacity) != capacity:
+                raise InputError(f"the stores at {self.path} have capacity={keeps}, found {capacity}; give that, or another path")
         self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled"}
         self._writers, self._is_behind = list[SharedStore](), False
         self.begun, self._steps_gone, self._evicted = 0, 0, (0, 0)  # when it was opened, and when it was asked last
@@ -423,13 +421,10 @@ class _Directory(SharedStore):
             buffer.refresh()
         return buffer
 
-    def open_another(self, streams: int | None, at_least: int, **how: Any) -> list[tuple[int, int]]:
-        """Open one more store, which may be there from before; return its number and each of its environments.
-
-        It has exactly as many of these as are asked for, `at_least` so many where it is made, or as many as it was made with.
-        """
+    def open_another(self, streams: int, **how: Any) -> list[tuple[int, int]]:
+        """Open one more store, which may be there from before; return its number and each of its environments."""
         number, there = len(self._writers), writers_of(self.path) or {}
-        streams = streams or there.get(str(number), at_least)
+        streams = there.get(str(number), streams)
         writer = SharedStore(self.path, writer=str(number), n_envs=streams, **self._how)
         writer.open_to_write(**how)
         self._writers.append(writer)

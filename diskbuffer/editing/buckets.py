@@ -95,9 +95,7 @@ def download(url: str, new: str | os.PathLike[str], *, restart: bool, progress: 
     if _GROUP not in remote:
         raise NotAStoreError(f"there is no store at {url}, or one whose copy was cut short: it has no {_GROUP}")
     sizes = {name: size for name, (size, _) in remote.items()}
-    with Unfinished(
-        target, restart=restart
-    ) as unfinished:  # with which no run goes on: the store in the bucket may be another one by then
+    with Unfinished(target, restart=restart) as unfinished:  # no run goes on: the store there may be another by then
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
                 _each(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)

@@ -90,13 +90,8 @@ class Unfinished:
                 f"{self._directory} has what a run with other options, or of something else by now, has made of {self.target}: "
                 f"repeat that run, which goes on, or begin anew: {either('restart=True', '--restart')}"
             )
-        if (
-            self._anew
-            or self._task is None
-            or left is None
-            or left["task"] != self._task
-            or not (self._is_synced or self._is_whole(left))
-        ):
+        goes_on = left is not None and left["task"] == self._task is not None and (self._is_synced or self._is_whole(left))
+        if self._anew or not goes_on:
             self._restart()
         self._write({})
 

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import json
 import re
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ FORMAT = 1
 STREAMS = 1024  # environments of all writers together that there is room for: ids of steps are multiples of it
 SHARED = "_shared"
 SHARED_LIMITER = f"{SHARED}/limiter"
-REMOVED = f"{SHARED}/removed"  # stores on their way out
+REMOVED = f"{SHARED}/removed"  # a store on its way out
 LOCK = f"{SHARED}/lock"  # of who changes the description
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _EMPTY_ARRAY = {
@@ -260,10 +259,10 @@ def _make(files: Files, layout: Layout) -> None:
 
 def discard(files: Files, name: str) -> None:
     """Remove a writer's store, at once for whoever looks for it; the lock of the description must be held."""
-    files.make_directory(REMOVED)
+    files.remove_directory(REMOVED)  # what a kill left
     with contextlib.suppress(FileNotFoundError):
-        files.rename(name, f"{REMOVED}/{uuid.uuid4().hex}")
-    files.remove_directory(REMOVED)  # with what a kill left there
+        files.rename(name, REMOVED)
+    files.remove_directory(REMOVED)
 
 
 def describe(files: Files, description: Description) -> None:

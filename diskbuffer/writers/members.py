@@ -57,8 +57,12 @@ class Member:
     def store(self) -> Store:
         """The open store; an EvictedError where there is none any more, of which an older index tells."""
         if self._store is None:
-            raise EvictedError(f"{self._files.root} was removed; refresh, and read again")
+            raise self.removed()
         return self._store
+
+    def removed(self) -> EvictedError:
+        """Return the error of who reads what is gone."""
+        return EvictedError(f"{self._files.root} was removed; refresh, and read again")
 
     def may_have_changed(self) -> bool:
         """Return whether a file of it was put in another's place; where not, what is `watched` tells whether anything changed."""

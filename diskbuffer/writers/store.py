@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import ClosedError, CorruptionError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.multi_writer import IndexPart, MultiWriterIndex
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
@@ -385,9 +385,6 @@ class MultiWriterMaps:
         theirs = [order.index(self._paths[n]) for n in recorded.tolist()]
         self.sources[np.ix_(recorded, member.numbers[: maps.sources.shape[1]])] = maps.sources[theirs]
 
-    def _removed(self, member: Member) -> EvictedError:
-        return EvictedError(f"{self._store.root}/{member.entry.name} was removed; refresh, and draw again")
-
     def forget(self) -> None:
         """Look up everything anew in the stores' own maps."""
         self.sources[:] = 0
@@ -399,18 +396,16 @@ class MultiWriterMaps:
         for slot in slots:
             member, own = self._store.find(slot)
             by_member.setdefault(member, []).append(own)
-        for member in by_member:
-            if not member.is_there:
-                raise self._removed(member)
         paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
         for member, own_slots in by_member.items():
+            store = member.store
             try:
-                member.store.maps.ensure(own_slots, recorded)
+                store.maps.ensure(own_slots, recorded)
             except (NotAStoreError, CorruptionError) as error:
-                if member.store.files.is_in_place():
+                if store.files.is_in_place():
                     raise
-                raise self._removed(member) from error
+                raise member.removed() from error
             finally:
                 self._copy(member)
             for path in derived.intersection(paths):
