@@ -78,17 +78,18 @@ class Copies(OfBuffer):
         self._access.check_open()
         if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
-        refuse_inside(target)
-        with Interruptible(), snapshots.place_for(target) as building:
-            if self._multi_writer is not None:
-                make_snapshot(self._multi_writer, building.files)
-            elif self._access.own_recorder is not None:
-                self._copy(building.files, 0)
-            else:  # the writer is elsewhere
-                back_up(self._store.files, building.files)
-                self._recover(building.files.root)
-            if not building.put():
-                raise NotAStoreError(f"there is something at {target} by now; give another path")
+        with Interruptible():
+            refuse_inside(target)
+            with snapshots.place_for(target) as building:
+                if self._multi_writer is not None:
+                    make_snapshot(self._multi_writer, building.files)
+                elif self._access.own_recorder is not None:
+                    self._copy(building.files, 0)
+                else:  # the writer is elsewhere
+                    back_up(self._store.files, building.files)
+                    self._recover(building.files.root)
+                if not building.put():
+                    raise NotAStoreError(f"there is something at {target} by now; give another path")
         return target
 
     def mark(self, name: str, *, replace: bool = False) -> None:

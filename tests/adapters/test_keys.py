@@ -87,7 +87,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 @given(st.dictionaries(st.text("ab_%/ ", max_size=3), nests, min_size=1, max_size=3))
-@examples(3, 200)
+@examples(3, 100)
 def test_a_buffer_takes_dicts_in_dicts(nest: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         columns = {path: Column((2,), "float64") for path in flatten({"obs": arrays(nest, 0)})}
@@ -106,7 +106,7 @@ def taken(values: Any, n: int) -> Any:
 
 
 @given(st.dictionaries(st.text("ab_%/ ", max_size=3), nests, min_size=1, max_size=3))
-@examples(2, 200)
+@examples(2, 100)
 def test_tianshou_takes_observations_nested_to_any_depth(nest: dict[str, Any]) -> None:
     pytest.importorskip("tianshou")
     from tianshou.data import Batch

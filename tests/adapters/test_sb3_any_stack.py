@@ -90,7 +90,7 @@ def draw(buffer: Any, seed: int, size: int) -> Any:
     zeros=st.booleans(),
     n_steps=st.sampled_from([1, 1, 3]),
 )
-@examples(2, 150)
+@examples(2, 75)
 def test_batches_are_the_librarys_but_for_what_came_after_terminal_steps(
     seed: int, n_envs: int, last: bool, zeros: bool, n_steps: int
 ) -> None:

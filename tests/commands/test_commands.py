@@ -139,7 +139,7 @@ def test_stores_that_are_damaged_at_random(
     rng = np.random.default_rng(any_seed)
     make(tmp_path / "pristine", kind, any_seed)
     files = {name: data for name, data in contents(tmp_path / "pristine").items() if data}
-    for _ in range(amount(1, 12)):
+    for _ in range(amount(1, 5)):
         path = tmp_path / "damaged"
         shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(tmp_path / "snapshot", ignore_errors=True)
@@ -225,7 +225,7 @@ def test_every_command_on_every_kind_of_damage(
     pristine = tmp_path / "killed" if kind == "killed" else pristine
     rows = {(row["stream"], row["start"], row["length"]): row for row in Told(capsys, "episodes", pristine, "--json").json()}
     every = list(ways_to_damage(pristine, rng))
-    for at in rng.permutation(len(every))[:20].tolist():
+    for at in rng.permutation(len(every))[:10].tolist():
         what, apply = every[at]
         for place in (path, tmp_path / "snapshot"):
             shutil.rmtree(place, ignore_errors=True)

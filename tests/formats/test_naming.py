@@ -147,7 +147,7 @@ FORMATS: dict[
 
 
 @pytest.mark.nightly
-@examples(1, 100)
+@examples(1, 50)
 @given(data=st.data(), format=st.sampled_from(sorted(FORMATS)), group=st.booleans())
 def test_no_array_of_a_source_is_lost_for_its_name(
     tmp_path_factory: pytest.TempPathFactory, data: Any, format: str, group: bool

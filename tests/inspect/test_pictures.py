@@ -23,7 +23,7 @@ from diskbuffer.inspect.pictures.images import enlarged
 from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
-CASES = examples(10, 400)
+CASES = examples(10, 200)
 SIDES = st.integers(8, 40)
 
 

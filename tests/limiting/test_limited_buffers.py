@@ -213,7 +213,7 @@ def start() -> Iterator[Callable[..., Any]]:
 def test_actors_are_killed_beside_a_learner_with_a_loader(
     tmp_path: Path, start: Callable[..., Any], any_seed: int, amount: Callable[[int, int], int]
 ) -> None:
-    root, random, steps = tmp_path / "all", np.random.default_rng(any_seed), amount(1500, 10_000)
+    root, random, steps = tmp_path / "all", np.random.default_rng(any_seed), amount(1500, 5_000)
     opened(root, ASKED, writer="actor-0", capacity=3000, segment_rows=64).close()
     names = [f"actor-{n}" for n in range(3)]
     actors = {name: start(root, name, steps) for name in names}

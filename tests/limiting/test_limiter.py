@@ -71,7 +71,7 @@ class Model:
     min_size=st.integers(1, 60),
     bound=st.sampled_from([0.0, 1.0, 25.0, 300.0]),
 )
-@examples(15, 1000)
+@examples(15, 500)
 def test_calls_go_ahead_as_the_rule_has_it(seed: int, ratio: float, min_size: int, bound: float) -> None:
     """Actors that add, die between a step and its count, come back, or go back to a mark; learners that come and go."""
     random, asked = np.random.default_rng(seed), db.SampleToInsertRatio(ratio, min_size, bound, timeout=0)
@@ -324,7 +324,7 @@ class Schedule:
 
 
 def test_random_schedules_end_and_hold_the_ratio(tmp_path: Path, any_seed: int, amount: Callable[[int, int], int]) -> None:
-    for n in range(amount(2, 200)):
+    for n in range(amount(2, 100)):
         schedule = Schedule(tmp_path / str(n), any_seed + n)
         schedule.run()
         schedule.check()

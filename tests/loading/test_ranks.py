@@ -73,7 +73,7 @@ def loops(
     return [iter(loader) for loader in loaders], samplers
 
 
-@examples(3, 100)
+@examples(3, 50)
 @given(
     name=st.sampled_from(list(SAMPLERS)),
     parts=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 9)), min_size=1, max_size=4),
@@ -112,7 +112,7 @@ def test_ranks_together_get_the_batches_of_one_also_resumed_with_another_number_
     assert state == end
 
 
-@examples(8, 600)
+@examples(8, 300)
 @given(
     kind=st.sampled_from([*PASSES, "steps"]),
     n=st.integers(0, 70),
@@ -305,7 +305,7 @@ def test_a_process_group_shares_out_what_one_learner_would_get(
         loader = buffer.loader(24, db.Uniform(5, n_step=2))
         expected = [batch["steps"].numpy() for batch in itertools.islice(loader, 25)]
         in_pass = [batch["steps"].numpy() for batch in buffer.batches(24, shuffle=True, seed=3)]
-    for trial in range(amount(1, 8)):
+    for trial in range(amount(1, 4)):
         state, loaded, passed = None, list[Any](), list[Any]()
         for part in range(amount(2, 4)):
             ranks, rounds = 2 if not trial else rng.choice([2, 3, 4]), rng.randint(1, 5)

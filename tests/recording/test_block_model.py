@@ -206,7 +206,7 @@ def given_as(world: World, rows: dict[str, Any], squeeze: int | None) -> dict[st
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode")
 @pytest.mark.filterwarnings("ignore:the last observations of all")  # small values are equal by chance
-@examples(6, 120)
+@examples(6, 60)
 @given(st.data())
 def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -> None:
     world = World(data)

@@ -62,7 +62,7 @@ def young_by_hand(buffer: db.ReplayBuffer, streams: int, most: float, column: bo
 ADDED = st.tuples(st.integers(0, 2), st.integers(1, 20), st.integers(-3, 4), st.integers(0, 2))
 
 
-@examples(5, 300)
+@examples(5, 150)
 @given(
     added=st.lists(ADDED, min_size=1, max_size=12),
     most=st.integers(0, 6),

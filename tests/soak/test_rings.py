@@ -15,8 +15,7 @@ from soak import rings
 @pytest.mark.parametrize("often", [0.0, 0.1])
 @pytest.mark.parametrize("kind", rings.KINDS)
 def test_a_small_ring_that_turns_fast_keeps_what_it_must(kind: str, often: float, any_seed: int) -> None:
-    for seed in range(any_seed, any_seed + 2):
-        assert rings.run(kind, seed, often) == "", f"{kind}, seed {seed}"
+    assert rings.run(kind, any_seed, often) == "", f"{kind}, seed {any_seed}"
 
 
 def test_a_ring_that_lost_a_step_is_seen(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def everything(buffer: db.ReplayBuffer) -> dict[str, torch.Tensor]:
 
 @pytest.mark.nightly
 @given(seed=st.integers(0, 10**6), frame=st.sampled_from(FRAMES))
-@examples(2, 20, suppress_health_check=[HealthCheck.too_slow])
+@examples(2, 10, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
     random, numbers = np.random.default_rng(seed), itertools.count(1)
     with tempfile.TemporaryDirectory() as directory:

@@ -67,7 +67,7 @@ def of_all(writers: dict[str, Writer], entries: dict[str, int]) -> tuple[dict[in
 
 
 @given(seed=st.integers(0, 10**6), frame=st.sampled_from(FRAMES), stack=st.integers(1, 3), small=st.booleans())
-@examples(1, 60, suppress_health_check=[HealthCheck.too_slow])
+@examples(1, 30, suppress_health_check=[HealthCheck.too_slow])
 def test_all_that_writers_keep_is_read_as_if_it_were_one_store(
     seed: int, frame: tuple[int, ...], stack: int, small: bool
 ) -> None:
