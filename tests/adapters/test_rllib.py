@@ -236,7 +236,7 @@ def test_rows_of_any_number_of_environments_are_those_of_a_plain_model(
 ) -> None:
     model, buffer, gamma = Model(np.random.default_rng(envs), envs), kind(100_000, path=tmp_path / "store", seed=0), 0.5
     drawn = 0
-    while drawn < amount(500, 2_000):
+    while drawn < amount(500, 5_000):
         for _ in range(5):
             buffer.add(model.parts())
         assert buffer.get_num_episodes() == len(model.episodes)

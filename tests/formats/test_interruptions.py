@@ -80,7 +80,7 @@ def test_what_an_export_lost_with_the_power_is_not_taken_for_written(
     random, store = np.random.default_rng(any_seed), a_store(tmp_path / "store", streams)
     how: dict[str, Any] = {"progress": False, "allow_loss": losses, **options}
     export(name, store, tmp_path / "clean", **how)
-    for n in range(amount(1, 4)):
+    for n in range(amount(1, 8)):
         target = tmp_path / f"out{n}"
         monkeypatch.setattr("diskbuffer.formats.unfinished.boot_id", lambda: "same")
         with pytest.MonkeyPatch.context() as patched:

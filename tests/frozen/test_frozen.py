@@ -80,10 +80,11 @@ def test_batches_are_as_they_were_frozen(name: str, freeze: bool, tmp_path: Path
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", STORES)
-def test_batches_of_any_size_are_as_they_were_frozen_with_one_thread_or_two(name: str, tmp_path: Path) -> None:
+def test_batches_of_any_size_are_as_they_were_frozen_with_one_thread_or_two(name: str, threads: int, tmp_path: Path) -> None:
     _webp(name)
-    _compare(name, digests_of(name, tmp_path, threads=1 + [*STORES].index(name) % 2))
+    _compare(name, digests_of(name, tmp_path, threads))
 
 
 def test_everything_that_is_frozen_has_a_digest_and_all_of_them_are_small(freeze: bool) -> None:

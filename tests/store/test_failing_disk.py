@@ -195,10 +195,8 @@ def test_a_change_is_made_whole_or_not_at_all_whatever_fails_and_also_after_a_ki
         after = told(buffer)
         names = list(disk.made)
     group = next(n for n, one in enumerate(names) if one == ("replace", "zarr.json"))
-    near = range(
-        max(0, group - 6), min(made, group + 8)
-    )  # all operations with the file that says what the store is, and its copy
-    for operation in sorted({*near, *range(0, made, amount(30, 3))}):
+    near = range(max(0, group - 6), min(made, group + 8))  # with the file that says what the store is, and its copy
+    for operation in sorted({*near, *range(0, made, amount(30, 1))}):
         buffer = opened(str(operation))
         raised = disk.fails(lambda buffer=buffer: CHANGES[how](buffer), operation)  # type: ignore[misc]
         now = told(buffer)
