@@ -27,7 +27,7 @@ from diskbuffer.store.recovery import power_loss
 from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.mapped import InMemory
 from diskbuffer.store.store import Kept, Store
-from diskbuffer.store.system.files import Files, Map
+from diskbuffer.store.system.files import SMALL, Files, Map
 
 Bools = npt.NDArray[np.bool_]
 
@@ -46,20 +46,17 @@ class _Remains(Files):
         return _Remains(self.root, self._group)
 
     @contextlib.contextmanager
-    def _in(self, name: str) -> Iterator[tuple[int, str]]:
+    def _in(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         try:
-            with super()._in(name) as opened:
+            with super()._in(name, make=make) as opened:
                 yield opened
         except CorruptionError as error:
             if isinstance(error.__cause__, NotADirectoryError):  # something else is in the place of a directory
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.root / name)) from error
             raise
 
-    def read(self, name: str) -> bytes:
-        return super().read(self._group if name == GROUP else name)
-
-    def stat(self, name: str) -> Any:
-        return super().stat(self._group if name == GROUP else name)
+    def read(self, name: str, most: int = SMALL) -> bytes:
+        return super().read(self._group if name == GROUP else name, most)
 
     def is_directory(self, name: str) -> bool:
         try:

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import resource
@@ -31,6 +32,7 @@ from diskbuffer.errors import CorruptionError, DiskBufferError, DiskFullError, I
 from diskbuffer.runtime.uncopied import Uncopied
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL
 # O_PATH, which macOS lacks: a directory that may be searched need not be one that may be read.
 _DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 SMALL = 256 * 1024**2  # bytes that metadata may have
@@ -88,22 +90,13 @@ class Files(Uncopied):
 
     def make_directory(self, name: str) -> None:
         """Create a directory and its parents; nothing where it is there."""
-        parts = self._parts(name)
-        if self._within is not None:
+        if not self._held and self._within is not None:
             above, own = self._within
             above.make_directory(own)
         elif not self._held:
             os.makedirs(self._real, exist_ok=True)
-        for n in range(len(parts)):
-            inside = "/".join([*parts[: n + 1], "."])
-            try:
-                with self._in(inside):
-                    continue
-            except FileNotFoundError:
-                with self._in("/".join(parts[: n + 1])) as (above_fd, last), contextlib.suppress(FileExistsError):
-                    os.mkdir(last, dir_fd=above_fd)
-                with self._in(inside):  # it may be another's by now, and no directory
-                    pass
+        with self._in(f"{name}/.", make=True):
+            pass
 
     def names(self, name: str = ".") -> list[str]:
         """Return the names in a directory."""
@@ -225,9 +218,13 @@ class Files(Uncopied):
         With `reserve`, its space on the disk is taken now: a store through a map to a page that the disk has no room for is
         SIGBUS, not an error, so what is written through maps must be reserved.
         """
-        self.remove(name)  # and never cut short: somebody may have it mapped
         with self._in(name) as (at, last):
-            fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666, dir_fd=at)
+            try:
+                fd = os.open(last, _NEW, 0o666, dir_fd=at)
+            except FileExistsError:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(last, dir_fd=at)  # never cut short: somebody may have it mapped
+                fd = os.open(last, _NEW, 0o666, dir_fd=at)
         try:
             self._dropped.discard(_number(os.fstat(fd)))
             if reserve and hasattr(os, "posix_fallocate"):
@@ -248,13 +245,13 @@ class Files(Uncopied):
         """Open a file that must be there for reading and writing; return the descriptor."""
         return self._open_present(name, os.O_RDWR)
 
-    def read(self, name: str) -> bytes:
-        """Return the contents of a small file."""
+    def read(self, name: str, most: int = SMALL) -> bytes:
+        """Return the contents of a small file; a CorruptionError where it has more than `most` bytes."""
         fd = self._open(name, os.O_RDONLY)
         try:
             size = os.fstat(fd).st_size
-            if size > SMALL:
-                raise CorruptionError(f"{self.root / name}: expected {SMALL} bytes at most, found {size}; is it another file?")
+            if size > most:
+                raise CorruptionError(f"{self.root / name}: expected {most:,} bytes at most, found {size:,}; is it another file?")
             return os.read(fd, size)
         finally:
             os.close(fd)
@@ -329,9 +326,13 @@ class Files(Uncopied):
 
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place, at once."""
-        with self._in(new) as (target_fd, last), self._in(old) as (source_fd, first):
+        beside = os.path.dirname(new) == os.path.dirname(old)
+        with (
+            self._in(new) as (fd, last),
+            contextlib.nullcontext((fd, self._parts(old)[-1])) if beside else self._in(old) as source,
+        ):
             try:
-                os.replace(first, last, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+                os.replace(source[1], last, src_dir_fd=source[0], dst_dir_fd=fd)
             except OSError as error:
                 error.filename2 = str(self.root / new)
                 raise
@@ -521,14 +522,17 @@ class Files(Uncopied):
         return fd
 
     @contextlib.contextmanager
-    def _in(self, name: str) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the directory that a name is in, and the name there; errors tell of all of it."""
+    def _in(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield the descriptor of the directory that a name is in, and the name there; errors tell of all of it.
+
+        With `make`, directories on the way that are missing are made.
+        """
         opened = -1
         try:
-            *above, last = self._parts(name) or ["."]
+            *above, last = self._parts(name) or (".",)
             fd = self._descriptor()
             for part in above:
-                before, opened = opened, os.open(part, _DIRECTORY, dir_fd=fd)
+                before, opened = opened, _open_directory(part, fd, make=make)
                 fd = opened
                 if before >= 0:  # a signal may come at any call: none is closed twice, as another thread may have it by then
                     os.close(before)
@@ -549,11 +553,11 @@ class Files(Uncopied):
             if opened >= 0:
                 os.close(opened)
 
-    def _parts(self, name: str) -> list[str]:
-        parts = [part for part in name.split("/") if part]
-        if name.startswith("/") or ".." in parts or "\0" in name:
+    def _parts(self, name: str) -> tuple[str, ...]:
+        parts = _split(name)
+        if parts is None:
             raise CorruptionError(f"{self.root}: {name!r} is no name in a store")
-        return [part for part in parts[:-1] if part != "."] + [part for part in parts[-1:] if part != "." or len(parts) > 1]
+        return parts
 
     def _descriptor(self) -> int:
         """Return the descriptor of the directory, which stays open: it is the same one even if it is moved."""
@@ -580,6 +584,27 @@ class Files(Uncopied):
                     advice="Keep stores on a local disk, and copy one there to read it",
                 ) from error
             raise
+
+
+@functools.lru_cache(1024)
+def _split(name: str) -> tuple[str, ...] | None:
+    """Return the parts of a name, with a "." at its end for what is in a directory; None where it may lead out of it."""
+    parts = [part for part in name.split("/") if part]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        return None
+    return (*(part for part in parts[:-1] if part != "."), *(part for part in parts[-1:] if part != "." or len(parts) > 1))
+
+
+def _open_directory(name: str, above: int, *, make: bool) -> int:
+    """Open a directory in another one; with `make`, one that is missing is made."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+    return os.open(name, _DIRECTORY, dir_fd=above)  # it may be another's by now, and no directory
 
 
 def _put_path(error: OSError, path: str | None) -> None:
