@@ -23,7 +23,7 @@ from torch import nn
 
 import diskbuffer as db
 
-N_ENVS, BATCH_SIZE, EPOCHS, CLIP = 8, 64, 2, 0.2
+N_ENVS, BATCH_SIZE, CLIP = 8, 64, 0.2
 
 
 class Own(nn.Module):
@@ -103,7 +103,7 @@ def play(buffer: db.ReplayBuffer, envs: AtariVectorEnv, model: nn.Module, obs: n
     return obs
 
 
-def update(buffer: db.ReplayBuffer, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+def update(buffer: db.ReplayBuffer, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int) -> tuple[int, float]:
     """Learn from a rollout; return the number of samples seen, and the mean loss."""
 
     @torch.no_grad()
@@ -114,7 +114,7 @@ def update(buffer: db.ReplayBuffer, model: nn.Module, optimizer: torch.optim.Opt
     buffer.columns.map(evaluate, BATCH_SIZE, ("value", "next_value", "logp_old"), progress=False)
     buffer.columns.returns_and_advantages(gamma=0.99, gae_lambda=0.95)
     seen, losses = 0, []
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for batch in buffer.batches(BATCH_SIZE, shuffle=True):
             policy, value = model(batch["obs"])
             advantage = (batch["advantage"] - batch["advantage"].mean()) / (batch["advantage"].std() + 1e-8)
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=Path, default=Path("runs/rollouts"))
     parser.add_argument("--steps", type=int, default=16_384, help="of a rollout")
     parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--policy", choices=("own", "sb3", "tianshou"), default="own")
     parser.add_argument("--allow", type=int, help="megabytes of memory that may be taken on top")
     args = parser.parse_args()
@@ -152,7 +153,7 @@ def main() -> None:
         path = args.rollouts / str(iteration)
         with db.ReplayBuffer(path, env=envs, frame_stack=4, padding="zeros") as buffer:
             obs = play(buffer, envs, model, obs, args.steps)
-            seen, loss = update(buffer, model, optimizer)
+            seen, loss = update(buffer, model, optimizer, args.epochs)
             stacked = len(buffer) * 4 * 84 * 84 / 1e6
             print(f"rollout {iteration}: {len(buffer):,} steps, {stacked:.0f} MB if they were stacked in RAM")
             print(f"  learned from {seen:,} samples, mean loss {loss:.3f}")

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+_SIGNALS = [int(each) for each in signal.Signals]
 GRACE = 30.0  # seconds in which children and threads may still end, on a machine that is busy
-_TASKS = Path("/proc/self/task")  # Linux's; elsewhere children are not looked for
+_TASKS = "/proc/self/task"  # Linux's; elsewhere children are not looked for
 # Threads and processes that stay for the next test: of servers and libraries that a session starts once.
 # "Dummy-1" is one that native code began, such as Ray's, which called Python.
 _THREADS = (
@@ -69,7 +70,7 @@ def none_left() -> Iterator[None]:
 
 
 def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: signal.getsignal(number) for number in _SIGNALS}
 
 
 def _is_of_library(handler: Any) -> bool:
@@ -93,7 +94,8 @@ def _new_children(before: set[int]) -> list[str]:
 
 def _children() -> set[int]:
     found = set[int]()
-    for task in _TASKS.glob("*/children"):
-        with contextlib.suppress(OSError):
-            found.update(map(int, task.read_text().split()))
+    with contextlib.suppress(FileNotFoundError):
+        for task in os.listdir(_TASKS):
+            with contextlib.suppress(OSError), open(f"{_TASKS}/{task}/children") as file:
+                found.update(map(int, file.read().split()))
     return found

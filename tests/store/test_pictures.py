@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
@@ -379,6 +378,8 @@ def test_stock_tools_read_it(tmp_path: Path) -> None:
     array = zarr.open_group(path, mode="r")["obs"]
     assert isinstance(array, zarr.Array)
     assert np.array_equal(np.asarray(array[:41]), ours)
+    import dask.array  # slow, and one worker's alone
+
     lazy: Any = dask.array.from_zarr(str(path), component="obs")
     assert np.array_equal(lazy[7:20].compute(), ours[7:20])
     with xarray.open_zarr(path, consolidated=True) as data:

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import numpy as np
 import pytest
 import tensorstore
@@ -42,6 +41,8 @@ def by_tensorstore(root: Path, path: str) -> Array:
 
 
 def by_dask(root: Path, path: str) -> Array:
+    import dask.array  # slow, and one worker's alone
+
     lazy: Any = dask.array
     return np.asarray(lazy.from_zarr(str(root), component=path).compute())
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import numpy as np
 import pytest
 import tensorstore
@@ -64,6 +63,8 @@ def with_xarray(root: Path, path: str) -> Array:
 
 
 def with_dask(root: Path, path: str) -> Array:
+    import dask.array  # slow, and one worker's alone
+
     lazy: Any = dask.array.from_zarr(str(root), component=path)
     return np.asarray(lazy.compute(scheduler="threads", num_workers=2))
 
