@@ -89,9 +89,7 @@ class SegmentTable:
             file, whole = table_file(name, len(parts), shape), (TABLE_SLOTS, *shape)
             size = int(np.prod(whole)) * np.dtype(dtype).itemsize
             if create and not self._files.exists(file):
-                self._files.close(self._files.create(f"{file}.new.tmp", size, reserve=True))
-                self._files.sync(f"{file}.new.tmp")
-                self._files.rename(f"{file}.new.tmp", file)
+                self._files.replace(file, size, b"")
             if create:  # or an attempt before this one has failed here
                 self._files.sync(name)
             self._layers.copy_up(file)
