@@ -28,8 +28,7 @@ def used_bytes(root: Path, *, closed: bool) -> dict[str, Bools]:
     """Return, of each file of an undamaged store, which of its bytes are in use; `closed` tells that it was not killed."""
     store = open_store(root, writable=False, recover=False)
     files = [path for path in root.rglob("*") if path.is_file()]
-    whole = (".json", ".old.tmp")  # the latter is what a kill left: another name of a file that was about to be replaced
-    used = {str(path.relative_to(root)): np.full(path.stat().st_size, path.name.endswith(whole)) for path in files}
+    used = {str(path.relative_to(root)): np.full(path.stat().st_size, path.suffix == ".json") for path in files}
     slots = [slots.tolist() for slots in store.table.by_stream()]
     for slot in range(store.table.slots):
         _mark_entry(store, used, slot)

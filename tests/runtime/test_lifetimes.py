@@ -206,7 +206,7 @@ def test_an_opening_that_fails_leaves_nothing(
     for module in ("store.system.files", "store.opening", "opening.opening", "writers.joining"):
         monkeypatch.setattr(f"diskbuffer.{module}.Files", _Failing)
     failures = 0
-    for n in range(0, 400, amount(11, 3)):
+    for n in range(0, 400, amount(11, 1)):
         _Failing.left = n
         try:
             db.ReplayBuffer(path, writer=writer, **options).close()

@@ -328,11 +328,11 @@ class Files(Uncopied):
         """Put a file in another's place, at once."""
         beside = os.path.dirname(new) == os.path.dirname(old)
         with (
-            self._in(new) as (fd, last),
-            contextlib.nullcontext((fd, self._parts(old)[-1])) if beside else self._in(old) as source,
+            self._in(new) as (target_fd, last),
+            contextlib.nullcontext((target_fd, self._parts(old)[-1])) if beside else self._in(old) as (source_fd, first),
         ):
             try:
-                os.replace(source[1], last, src_dir_fd=source[0], dst_dir_fd=fd)
+                os.replace(first, last, src_dir_fd=source_fd, dst_dir_fd=target_fd)
             except OSError as error:
                 error.filename2 = str(self.root / new)
                 raise
