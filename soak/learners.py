@@ -315,9 +315,13 @@ class Schedule:
         buffer = self._open[name]
         if self._nested or buffer._store.holds_lock():
             return
-        own, envs = buffer.steps(), self._envs[name]
+        self._nested = True  # a call in the middle of this one would pass the lock, which this thread has, as no other could
+        try:
+            own, envs = buffer.steps(), self._envs[name]
+            actions = buffer.at(own, columns=["action"])["action"].tolist() if len(own) else []
+        finally:
+            self._nested = False
         names = own // envs * STREAMS + own % envs + self._first[name]
-        actions = buffer.at(own, columns=["action"])["action"].tolist() if len(own) else []
         for step, action in zip(names.tolist(), actions, strict=True):
             self.model.name(step, action)
         self.model.kept[name] = set(actions)
