@@ -599,10 +599,11 @@ class Schedule:
 
     # What there is
 
-    def compare(self, buffer: db.ReplayBuffer, *, power: bool = False) -> None:
+    def compare(self, buffer: db.ReplayBuffer, lost: set[int] | None = None) -> None:
         """Compare every value of every step that a buffer sees with the model.
 
-        After a loss of `power` older values may be there, and of steps that had been evicted and are back, any.
+        After a loss of power, older values may be there, and any of steps that had been evicted and are back: those that are not
+        among the steps that were kept when it was `lost`.
         """
         model, names = self.model, buffer.steps()
         if not len(names):
@@ -611,10 +612,9 @@ class Schedule:
         actions = batch["action"].tolist()
         for name, action in zip(batch["steps"].tolist(), actions, strict=True):
             model.name(name, action)
-        kept = model.every_kept()
         for kind, action, seen in self._values(buffer, batch):
             written = model.columns[kind].get(action) or Written()
-            low = written.low if not power else written.durable if action in kept else 0
+            low = written.low if lost is None else written.durable if action in lost else 0
             allowed = written.values[low:] if low else [0, *written.values]
             if seen in allowed or (kind == "priority" and 0 in allowed and seen in model.maxima):
                 continue
@@ -639,9 +639,10 @@ class Schedule:
             if not power or model.flushed:
                 raise BrokenError("the directory is gone")
             return
+        lost = model.every_kept() if power else None  # before writers come back, and with them steps that had been evicted
         if self._rng.random() < 0.5:
             with db.ReplayBuffer(self._root, mode="r", threads=1) as learner:
-                self.compare(learner, power=power)
+                self.compare(learner, lost)
         certain = model.every_kept().difference(*model.adding.values())
         for name in self._envs:
             if (self._root / name).exists():
@@ -650,7 +651,7 @@ class Schedule:
         if missing and not power:
             raise BrokenError(f"steps {sorted(missing)} are gone")
         learner = self._learn()
-        self.compare(learner, power=power)
+        self.compare(learner, lost)
         self._settle(learner, power)
         for steps in model.adding.values():
             steps.clear()
