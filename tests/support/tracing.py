@@ -85,9 +85,6 @@ class Trace:
         self._paths: dict[int, str] = {}
         self._names: dict[int, dict[str, tuple[int, bool]]] = {}  # in directories, by number
         self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*NAMES, *CONTENTS, *SYNCS)}
-        self._scan(self._base, "at the beginning")
-        self._look("at the beginning")
-        self._beginning, self.events, self.looks = self.events, [], [0]
 
     def path(self, number: int) -> str:
         """Return the path, below `base`, at which a file or a directory was seen first."""
@@ -109,12 +106,16 @@ class Trace:
 
     def __enter__(self) -> Self:
         Trace.current = self
-        for name in NAMES:
-            setattr(os, name, self._names_traced(name))
-        for name in CONTENTS:
-            setattr(os, name, self._contents_traced(name))
-        for name in SYNCS:
-            setattr(os, name, self._sync_traced(name))
+        with self._lock:  # what other threads do meanwhile waits until the beginning is known, and comes after it
+            for name in NAMES:
+                setattr(os, name, self._names_traced(name))
+            for name in CONTENTS:
+                setattr(os, name, self._contents_traced(name))
+            for name in SYNCS:
+                setattr(os, name, self._sync_traced(name))
+            self._scan(self._base, "at the beginning")
+            self._look("at the beginning")
+            self._beginning, self.events, self.looks = self.events, [], [0]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
