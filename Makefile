@@ -9,7 +9,7 @@ GAME ?= pong
 SCALE ?= 1
 WORKERS ?= logical
 BENCH ?=
-BENCHMARKS := sizes calls adapters writing sequences slices prioritized scale packers gpu writers formats ray_buffers reverb
+BENCHMARKS := sizes calls loader adapters writing sequences slices prioritized scale packers gpu writers formats ray_buffers reverb
 ITERATIONS ?= 1000000
 SEED ?=
 LZ4 ?=
@@ -64,7 +64,7 @@ $(SANITIZERS:%=build/sanitize/%): build/sanitize/%: tests/native/%.cpp $(wildcar
 	$(if $(LZ4),$(CC) $(SANITIZE) -c $(LZ4)/lz4.c -o build/sanitize/lz4.o)
 	$(CXX) -std=c++17 -Wall -Wextra $(SANITIZE) -I$(KERNELS) $(filter %.cpp,$^) $(if $(LZ4),-DWITH_LZ4 build/sanitize/lz4.o) -o $@
 
-THREADS_GATHER := $(addprefix $(KERNELS)/,gather.cpp helper_threads.cpp plan.cpp lookup.cpp codec.cpp lz4.cpp picture_chunks.cpp)
+THREADS_GATHER := $(addprefix $(KERNELS)/,gather.cpp jobs.cpp finishing.cpp byte_ranges.cpp plan.cpp lookup.cpp codec.cpp lz4.cpp picture_chunks.cpp)
 build/sanitize/threads_gather: tests/native/threads_gather.cpp $(THREADS_GATHER) $(wildcard $(KERNELS)/*.hpp)
 	mkdir -p build/sanitize
 	$(CXX) -std=c++17 -Wall -Wextra -Wno-tsan -O1 -g -fsanitize=thread -pthread -I$(KERNELS) $(filter %.cpp,$^) -o $@

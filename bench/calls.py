@@ -24,6 +24,8 @@ from bench.measure import Part, Report, in_turn, parser, run
 from bench.peers.ours import filled
 from bench.peers.sb3 import StableBaselines3
 from diskbuffer.native.single_steps import copy_drawn
+from diskbuffer.reading.batch_reader import Planned
+from diskbuffer.reading.batches.base import Arrays
 from diskbuffer.reading.batches.single_steps import as_batch
 
 SIZES = (1, 8, 32, 64, 256)
@@ -46,17 +48,23 @@ def of_vectors(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Calls
     }
 
 
+def alone(planned: Planned) -> Arrays:
+    """Gather a batch in this thread."""
+    planned.submit(0)
+    return planned.wait()
+
+
 def of_frames(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Calls:
     """Return the parts of a batch that is planned and gathered."""
     reader = buffer._reader
     drawn = sampler.next(reader.index, size).drawn
-    planned = reader.plan(lambda _: drawn, sampler.form)
-    arrays = reader.pool.take(planned.request)
+    planned = reader.plan(lambda _: drawn, sampler.form, reader.pool.take)
+    arrays = alone(planned)
     return {
         "draw": lambda _: sampler.next(reader.index, size),
-        "plan": lambda _: reader.plan(lambda _: drawn, sampler.form),
-        "take memory": lambda _: reader.pool.give(reader.pool.take(planned.request)),
-        "gather": lambda _: planned.gather(arrays, threads=1),
+        "plan": lambda _: reader.plan(lambda _: drawn, sampler.form, lambda _: arrays),
+        "take memory": lambda _: reader.pool.give(reader.pool.take(arrays.request)),
+        "plan and gather": lambda _: alone(reader.plan(lambda _: drawn, sampler.form, lambda _: arrays)),
         "tensors": lambda _: arrays.batch(),
     }
 

@@ -619,6 +619,7 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
+        transform_threads: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
         refresh_every: float | None = None,
@@ -633,12 +634,16 @@ class ReplayBuffer:
         device : torch.device or str, optional
             Where tensors go: to an accelerator from pinned memory, on a stream of its own.
         transform : callable, optional
-            As in `sample`, called in the loader's threads, in several at a time: augmentation, say. What it raises, the learner
-            gets in the batch's place.
+            As in `sample`, called when a batch's turn has come, earlier where it goes to an accelerator: augmentation, say. What
+            it raises, the learner gets in the batch's place.
         prefetch : int
             How many batches may be ahead.
         threads : int, optional
-            How many threads fill batches, each one of its own; the machine's cores, `prefetch` at most.
+            How many threads gather a batch, without Python; one less than `ReplayBuffer` has, at least one. The learner helps
+            where it waits.
+        transform_threads : int
+            In how many threads of Python the function, and that of `Hindsight`, is called ahead of the learner, in several at a
+            time; 0 for none.
         rank, world_size : int, optional
             Which of how many learners this is: from torch.distributed's default process group, where one is initialised. Each
             batch is then shared out, and all must draw with the same seed and see the same steps; see
@@ -663,7 +668,8 @@ class ReplayBuffer:
         def source() -> Sampling:
             return self._drawing.sampling(sampler, size, ranks, every)
 
-        return Loader(source, device, ahead, self._threads(threads), transform)
+        senders = integer("transform_threads", transform_threads, 0)
+        return Loader(source, device, ahead, self._threads(threads), transform, senders)
 
     def batches(
         self,
@@ -678,6 +684,7 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
+        transform_threads: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> Batches:
@@ -729,10 +736,11 @@ class ReplayBuffer:
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
             return Pass(self._reader, slicing, shuffle, entropy, self._access.check_open, state, samples=samples)
 
-        return Batches(source, device, ahead, self._threads(threads), transform)
+        senders = integer("transform_threads", transform_threads, 0)
+        return Batches(source, device, ahead, self._threads(threads), transform, senders)
 
     def _threads(self, threads: int | None) -> int:
-        return self._reader.gatherer.threads if threads is None else integer("threads", threads)
+        return max(1, self._reader.gatherer.threads - 1) if threads is None else integer("threads", threads)
 
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only.

@@ -85,6 +85,7 @@ class Mixture:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
+        transform_threads: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
         refresh_every: float | None = None,
@@ -98,8 +99,9 @@ class Mixture:
         for sampler in self.samplers:
             ranks.check(sampler)
         ahead, first = integer("prefetch", prefetch), self._sampling(batch_size, ranks)
-        threads = first.threads if threads is None else integer("threads", threads)
-        return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, threads, transform)
+        threads = max(1, first.threads - 1) if threads is None else integer("threads", threads)
+        senders = integer("transform_threads", transform_threads, 0)
+        return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, threads, transform, senders)
 
     def _sampling(self, batch_size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
         size = integer("batch_size", batch_size)

@@ -204,11 +204,18 @@ class World:
             yield len(number)
 
     def _loaded(self) -> Iterator[int]:
+        """Take some batches from loaders that are left, closed, or dropped with batches under way."""
+        rng = random.Random(self.seed)
         while True:
-            for n, batch in enumerate(self.buffer.loader(32, threads=2)):
+            sampler = rng.choice([None, db.Uniform(newest=4), db.Slices(4)])
+            how: dict[str, Any] = {"prefetch": rng.randrange(6), "threads": rng.randint(1, 2)}
+            if rng.random() < 0.3:
+                how |= {"transform": lambda batch: batch, "transform_threads": rng.randrange(3)}
+            batches: Any = iter(self.buffer.loader(32, sampler, **how))
+            for batch in itertools.islice(batches, rng.randint(1, 20)):
                 yield self.kind.check(batch, self.named)
-                if n == 20:
-                    break
+            if rng.random() < 0.5:
+                batches.close()
 
     def _another(self) -> Iterator[int]:
         with db.ReplayBuffer(self.path, mode="r", seed=self.seed, frame_stack=self.kind.stack) as buffer:

@@ -72,6 +72,9 @@ CASES: dict[str, tuple[int, Call]] = {
     "ReplayBuffer.loader(batch_size)": (3, lambda b, v: _first(b.loader(v))),
     "ReplayBuffer.loader(prefetch)": (2, lambda b, v: _first(b.loader(3, prefetch=v))),
     "ReplayBuffer.loader(threads)": (1, lambda b, v: _first(b.loader(3, threads=v))),
+    "ReplayBuffer.batches(transform_threads)": (2, lambda b, v: list(b.batches(9, transform_threads=v))),
+    "ReplayBuffer.loader(transform_threads)": (2, lambda b, v: _first(b.loader(3, transform_threads=v))),
+    "Mixture.loader(transform_threads)": (2, lambda b, v: _first(db.Mixture([(b, 1.0)]).loader(3, transform_threads=v))),
     "ReplayBuffer.loader(rank)": (1, lambda b, v: _first(b.loader(3, db.Uniform(0), rank=v, world_size=2))),
     "ReplayBuffer.loader(world_size)": (2, lambda b, v: _first(b.loader(3, db.Uniform(0), rank=0, world_size=v))),
     "Columns.map(batch_size)": (9, lambda b, v: b.columns.map(lambda x: x["reward"], v, out="o", progress=False)),
@@ -138,6 +141,7 @@ def buffer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[db.ReplayBuffer
     with db.ReplayBuffer(path, columns=COLUMNS, n_envs=2, autoreset="disabled") as buffer:
         for env in range(2):
             buffer.extend(obs=np.zeros((31, 2)), action=np.zeros(30, int), reward=np.zeros(30), env=env)
+        _first(buffer.loader(3, threads=2))  # its threads stay as long as it: no test is the first that needs them
         yield buffer
 
 

@@ -1,18 +1,22 @@
-"""Prefetching: threads fill batches ahead of the learner, and send them to a device on a stream of their own.
+"""Prefetching: native threads gather batches ahead of the learner, which are sent to a device on a stream of their own.
 
 What is in a batch is decided by `Source.begin`, in the learner's thread, and always as many batches ahead, so that it does not
-depend on how fast threads are. They fill them, and may finish in any order; the learner gets them in theirs.
+depend on how fast threads are. It is handed over as a job, which needs no Python, so a learner that holds the interpreter's lock
+and the threads do not disturb each other. A learner that waits for a batch helps to gather it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
 
 import torch
 
@@ -20,19 +24,20 @@ from diskbuffer.arguments.inputs import device_of
 from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Delivery, Transform, delivery_to, transform_of
+from diskbuffer.reading.delivery import Delivery, Sent, Transform, delivery_to, transform_of
 from diskbuffer.runtime.signals import PutOff
 
 if TYPE_CHECKING:
+    from diskbuffer.reading.batch_reader import Planned
     from diskbuffer.reading.batches.base import Batch
 
 
 class Loader(Generic[B]):
     """Iterate over batches. Made by `ReplayBuffer.loader` and `ReplayBuffer.batches`.
 
-    Every ``for`` loop over it starts threads, and leaving the loop stops them. On the CPU a batch is memory of the loader's
+    Every ``for`` loop over it begins batches, and leaving the loop withdraws them. On the CPU a batch is memory of the loader's
     ring, which is used again only when nobody holds a tensor of it any more: keep batches as you like. On a device a batch is a
-    copy that belongs to you.
+    copy that belongs to you; on an accelerator its tensors share one allocation, so ``clone`` what is to outlive the others.
 
     Attributes
     ----------
@@ -49,8 +54,9 @@ class Loader(Generic[B]):
         prefetch: int,
         threads: int,
         transform: Transform | None = None,
+        transform_threads: int = 0,
     ) -> None:
-        self._source, self._prefetch, self._threads = source, prefetch, min(threads, prefetch)
+        self._source, self._prefetch, self._threads, self._transform_threads = source, prefetch, threads, transform_threads
         self._device, self._transform = device_of(device), transform_of(transform)
         self.waited, self.nbytes_sent = 0.0, 0
 
@@ -58,7 +64,7 @@ class Loader(Generic[B]):
         delivery = delivery_to(self._device, self._transform, ArraysPool(kept=8), aside=True)
         source = self._source()
         source.wait()
-        run = _Run(source, delivery, self._prefetch, self._threads)
+        run = _Run(source, delivery, self._prefetch, self._threads, self._transform_threads)
         try:
             while True:
                 begin = time.perf_counter()
@@ -77,114 +83,117 @@ class Loader(Generic[B]):
                 signals.end(sys._getframe().f_code)
 
 
-class _Run(Generic[B]):
-    """The threads of one loop."""
+@dataclass(slots=True)
+class _Ahead(Generic[B]):
+    """A batch that was begun; `sent` once it is on its way, or where a thread sends it."""
 
-    def __init__(self, source: Source[B], delivery: Delivery, ahead: int, threads: int) -> None:
-        self._source, self._delivery = source, delivery
-        self._changed = threading.Condition()
-        self._begun: deque[B] = deque()  # in the order of their delivery
-        self._waiting: deque[tuple[int, B]] = deque()  # for a thread
-        self._ready: dict[int, Any] = {}
-        self._number = self._taken = 0
-        self._ended = self._stopped = False
-        self._threads = self._make_threads(threads)
-        self._process = os.getpid()
+    begun: B
+    sent: Future[Sent] | None = None
+
+    @property
+    def planned(self) -> Planned | None:
+        return self.begun.planned
+
+
+class _Run(Generic[B]):
+    """The batches of one loop."""
+
+    def __init__(self, source: Source[B], delivery: Delivery, ahead: int, threads: int, transform_threads: int) -> None:
+        self._source, self._delivery, self._threads = source, delivery, threads
+        self._ahead: deque[_Ahead[B]] = deque()  # in the order of their delivery
+        self._ended, self._process = False, os.getpid()
+        self._transform_threads, self._senders = transform_threads, self._make_senders(transform_threads)
         try:
             for _ in range(ahead):
                 self._begin()
-            for thread in self._threads:
-                thread.start()
         except BaseException:
             self.stop()
             raise
 
-    def _make_threads(self, threads: int) -> list[threading.Thread]:
-        return [threading.Thread(target=self._work, name="diskbuffer-load", daemon=True) for _ in range(threads)]
+    def _make_senders(self, threads: int) -> ThreadPoolExecutor | None:
+        return ThreadPoolExecutor(threads, "diskbuffer-transform") if threads else None
 
     def _resume_in_fork(self) -> None:
-        """In a fork, which has none of the threads: hand new ones what was not ready."""
-        self._process, self._changed = os.getpid(), threading.Condition()
-        unready = [(n, begun) for n, begun in enumerate(self._begun, self._taken) if n not in self._ready]
-        self._waiting = deque((n, begun) for n, begun in unready if begun.request is not None)
-        self._ready |= {n: None for n, begun in unready if begun.request is None}
-        self._threads = self._make_threads(len(self._threads))
-        for thread in self._threads:
-            thread.start()
+        """In a fork, which has none of the threads: hand over anew what was not ready."""
+        self._process, self._senders = os.getpid(), self._make_senders(self._transform_threads)
+        for ahead in self._ahead:
+            if ahead.sent is not None and not ahead.sent.done():
+                ahead.sent = None
+            if ahead.sent is None:
+                self._hand_over(ahead)
 
     def _begin(self) -> None:
         if self._ended:
             return
-        begun = self._source.begin()
+        begun = self._source.begin(self._delivery.take)
         if begun is None:
             self._ended = True
             return
-        with self._changed:
-            self._begun.append(begun)
-            if begun.request is None:
-                self._ready[self._number] = None
-            else:
-                self._waiting.append((self._number, begun))
-                self._changed.notify()
-            self._number += 1
+        self._ahead.append(_Ahead(begun))
+        self._hand_over(self._ahead[-1])
+
+    def _hand_over(self, ahead: _Ahead[B]) -> None:
+        planned = ahead.planned
+        if planned is None:
+            return
+        planned.submit(self._threads)
+        if self._senders is not None:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and has no new threads: its turn will come here
+                ahead.sent = self._senders.submit(lambda: self._delivery.send(planned.wait()))
 
     def take(self) -> Batch | None:
-        """Return the next batch, when it is there, or None after the last; raise what a thread raised in its place."""
+        """Return the next batch, when it is there, or None after the last; raise what came in its place."""
         if self._process != os.getpid():
             self._resume_in_fork()
         self._source.wait()
         self._begin()
-        if not self._begun:
+        if self._delivery.pinned and self._senders is None:
+            self._send_what_is_gathered()
+        if not self._ahead:
             return None
-        with self._changed:
-            self._changed.wait_for(lambda: self._taken in self._ready)
-            outcome = self._ready.pop(self._taken)
-            self._taken += 1
-        begun = self._begun.popleft()
+        ahead = self._ahead.popleft()
         try:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            final = self._source.finalize(begun)
-            batch: Batch = self._delivery.deliver(outcome if final is begun else self._fill(final))
+            batch: Batch = self._delivery.deliver(self._sent(ahead))
         except (CorruptionError, NotAStoreError):  # it would come again and again
-            self._source.deliver(begun)
+            self._source.deliver(ahead.begun)
             raise
         except BaseException:
-            self._source.leave(begun)
+            self._source.leave(ahead.begun)
             raise
-        self._source.deliver(begun)
+        self._source.deliver(ahead.begun)
         return batch
 
-    def _fill(self, begun: B) -> Any:
-        assert begun.request is not None
-        arrays = self._delivery.take(begun.request)
-        self._source.fill(begun, arrays)
-        return self._delivery.send(arrays)
+    def _sent(self, ahead: _Ahead[B]) -> Sent:
+        """Return a batch whose turn has come, on its way: as it was begun, or another in its place."""
+        sent = ahead.sent.result() if ahead.sent is not None else None
+        arrays = ahead.planned.wait() if sent is None and ahead.planned is not None else None
+        final = self._source.finalize(ahead.begun, self._delivery.take)
+        if final is not ahead.begun:
+            assert final.planned is not None
+            return self._delivery.send(final.planned.gather())
+        if sent is None:
+            assert arrays is not None
+            sent = self._delivery.send(arrays)
+        return sent
+
+    def _send_what_is_gathered(self) -> None:
+        """Send batches ahead of their turn, as the way to a device takes its time; what is raised waits for its turn, too."""
+        for ahead in self._ahead:
+            if ahead.sent is None and ahead.planned is not None and ahead.planned.is_gathered:
+                sent = Future[Sent]()
+                try:
+                    sent.set_result(self._delivery.send(ahead.planned.wait()))
+                except Exception as error:  # noqa: BLE001  whatever it is
+                    sent.set_exception(error)
+                ahead.sent = sent
 
     def stop(self) -> None:
-        """End the threads, and wait for them; but not where one of them collects the loop as garbage."""
-        if self._process == os.getpid():  # in a fork that did not go on with it there are none
-            with self._changed:
-                self._stopped = True
-                self._changed.notify_all()
-            for thread in self._threads if threading.current_thread() not in self._threads else ():
-                if thread.ident is not None:
-                    thread.join()
-        while self._begun:
-            self._source.leave(self._begun.popleft())
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._waiting)
-                if self._stopped:
-                    return
-                number, begun = self._waiting.popleft()
-            try:
-                outcome = self._fill(begun)
-            except BaseException as error:  # noqa: BLE001  it is the learner's to see, not this thread's
-                outcome = error
-            del begun
-            with self._changed:
-                self._ready[number] = outcome
-                self._changed.notify_all()
+        """Withdraw what was begun, and end threads; not waited for where one of these collects the loop as garbage."""
+        if self._senders is not None and self._process == os.getpid():  # in a fork that did not go on with it there are none
+            is_own = threading.current_thread() in self._senders._threads
+            self._senders.shutdown(wait=not is_own, cancel_futures=True)
+        for ahead in self._ahead:
+            if ahead.planned is not None:
+                ahead.planned.job.cancel()  # all of them, before the first is waited for
+        while self._ahead:
+            self._source.leave(self._ahead.popleft().begun)

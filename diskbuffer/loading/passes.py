@@ -1,4 +1,4 @@
-"""Passes over everything: in order or shuffled, nothing skipped, nothing twice, through the loader's threads."""
+"""Passes over everything: in order or shuffled, nothing skipped, nothing twice, as a loader reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import torch
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
-from diskbuffer.reading.batch_reader import BatchReader, Planned
-from diskbuffer.reading.batches.base import Arrays, Request
+from diskbuffer.reading.batch_reader import BatchReader, Planned, Take
 from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers.draws import Draw, Steps
@@ -83,11 +82,6 @@ class PassBatch:
     planned: Planned
     behind: Reached
 
-    @property
-    def request(self) -> Request:
-        """What it is to be."""
-        return self.planned.request
-
 
 class _InOrder:
     """What is read in an order that is decided when it begins; a loader's source.
@@ -121,27 +115,23 @@ class _InOrder:
     def wait(self) -> None:
         """Do nothing: a limiter does not count passes."""
 
-    def begin(self) -> PassBatch | None:
+    def begin(self, take: Take) -> PassBatch | None:
         """Decide on the next batch; None after the last."""
         self._check()
         with self._reader.lock:
             while self._left() > 0:
-                planned, self._next = self._plan(self._slicing.next(self._left()))
+                planned, self._next = self._plan(self._slicing.next(self._left()), take)
                 if planned.drawn.size:
                     return PassBatch(planned, self._next)
         return None
 
-    def _plan(self, size: int) -> tuple[Planned, Reached]:
+    def _plan(self, size: int, take: Take) -> tuple[Planned, Reached]:
         """Plan this rank's share of the next batch; return the place after all of it, too."""
         raise NotImplementedError
 
-    def finalize(self, begun: PassBatch) -> PassBatch:
+    def finalize(self, begun: PassBatch, take: Take) -> PassBatch:  # noqa: ARG002
         """Return the batch as it was begun: what was evicted since was read before."""
         return begun
-
-    def fill(self, begun: PassBatch, arrays: Arrays) -> None:
-        """Gather a batch."""
-        begun.planned.gather(arrays, threads=1)
 
     def deliver(self, begun: PassBatch) -> None:
         """Note how far the learner has come."""
@@ -193,7 +183,7 @@ class Pass(_InOrder):
             raise InputError(f"the state is of a pass with shuffle={shuffled}, and this one has shuffle={self._shuffle}")
         return left, position, seed
 
-    def _plan(self, size: int) -> tuple[Planned, Reached]:
+    def _plan(self, size: int, take: Take) -> tuple[Planned, Reached]:
         taken = np.empty((4, 0), np.int64)
         behind = self._next.position
 
@@ -203,7 +193,7 @@ class Pass(_InOrder):
             taken, behind = self._epochs.take(index, self._next.position, size, self._seed, valid)
             return self._samples.drawn(index, np.stack([self._slicing.ranks.own_of(row) for row in taken]))
 
-        planned = self._reader.plan(draw, self._samples.form)
+        planned = self._reader.plan(draw, self._samples.form, take)
         return planned, Reached(behind, self._next.left - taken.shape[1])
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,10 +218,10 @@ class Listed(_InOrder):
         self._steps = steps
         super().__init__(reader, slicing, check, Reached(EpochPosition(steps=len(steps), at=at), len(steps) - at))
 
-    def _plan(self, size: int) -> tuple[Planned, Reached]:
+    def _plan(self, size: int, take: Take) -> tuple[Planned, Reached]:
         at = self._next.position.at
         mine = self._slicing.ranks.own_of(self._steps[at : at + size])
-        planned = self._reader.plan(self._reader.draw_named(mine), Steps())
+        planned = self._reader.plan(self._reader.draw_named(mine), Steps(), take)
         return planned, Reached(EpochPosition(steps=len(self._steps), at=at + size), self._next.left - size)
 
 
@@ -245,8 +235,9 @@ class Batches(Loader[Any]):
         prefetch: int,
         threads: int,
         transform: Transform | None = None,
+        transform_threads: int = 0,
     ) -> None:
-        super().__init__(self._begin, device, prefetch, threads, transform)
+        super().__init__(self._begin, device, prefetch, threads, transform, transform_threads)
         self._pass = source
         self._newest: Pass | Listed | None = None
         self._state: Mapping[str, Any] | None = None  # to go on from

@@ -1,11 +1,11 @@
-"""What a loader asks for batches: to begin one in the learner's thread, and to fill it in another."""
+"""What a loader asks for batches, in the learner's thread: to begin one, and whether it may be delivered as it was begun."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from diskbuffer.reading.batches.base import Arrays, Request
+    from diskbuffer.reading.batch_reader import Planned, Take
 
 B = TypeVar("B", bound="Begun")
 
@@ -14,8 +14,8 @@ class Begun(Protocol):
     """A batch that is decided, and not filled yet."""
 
     @property
-    def request(self) -> Request | None:
-        """What it is to be; None where that is not decided before its turn."""
+    def planned(self) -> Planned | None:
+        """How it is gathered; None where that is not decided before its turn."""
 
 
 class Source(Protocol[B]):
@@ -24,14 +24,11 @@ class Source(Protocol[B]):
     def wait(self) -> None:
         """Block as long as the learner may not have another batch; called before any is begun, and before each is delivered."""
 
-    def begin(self) -> B | None:
-        """Decide on the next batch, in the learner's thread; None where there is none any more."""
+    def begin(self, take: Take) -> B | None:
+        """Decide on the next batch, into memory that `take` returns; None where there is none any more."""
 
-    def fill(self, begun: B, arrays: Arrays) -> None:
-        """Fill memory, in any thread."""
-
-    def finalize(self, begun: B) -> B:
-        """Return a batch whose turn has come, or another, still to be filled, where it cannot be delivered as it was begun."""
+    def finalize(self, begun: B, take: Take) -> B:
+        """Return a batch whose turn has come, or another, still to be gathered, where it cannot be delivered as it was begun."""
 
     def deliver(self, begun: B) -> None:
         """Note that the learner has a batch, or the error that tells that it is damaged."""

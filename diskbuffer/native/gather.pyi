@@ -1,8 +1,6 @@
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native.sampling import Philox
-
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
@@ -38,40 +36,4 @@ LANES: int
 LANE_ROWS: int
 TARGET_FIELDS: int
 
-def plan(
-    table: Int64,
-    mapped: Int64,
-    streams: Int64,
-    positions: Int64,
-    starts: Int64,
-    lasts: Int64,
-    before: int,
-    rows: int,
-    segment_rows: int,
-    first_stream: int,
-    lanes: int = 1,
-) -> tuple[Int64, Int64, bool] | None: ...
-def find_sources(mapped: Int64, runs: Int64, sources: Int64) -> bool: ...
-
-class Helper:
-    def __init__(self, scratch: Bytes) -> None: ...
-    def serve(self) -> None: ...
-    def call(self) -> None: ...
-    def end(self) -> None: ...
-
-def gather(
-    targets: Int64, runs: Int64, sources: Int64, scratch: Bytes, parts: int = 1, helpers: list[Helper] = ...
-) -> tuple[int, int, int, int] | None: ...
-def gather_random(
-    table: Int64,
-    mapped: Int64,
-    targets: Int64,
-    scratch: npt.NDArray[np.uint8],
-    random: Philox,
-    before: int,
-    rows: int,
-    segment_rows: int,
-    ids: Int64,
-) -> bool: ...
 def join_pages(pieces: Int64, page_bytes: int) -> Int64: ...
-def request_pages(targets: Int64, runs: Int64, sources: Int64, page_bytes: int) -> None: ...

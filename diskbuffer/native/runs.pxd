@@ -10,7 +10,7 @@ cdef extern from "runs.hpp" namespace "diskbuffer" nogil:
         int64_t segment_rows, lanes
 
     struct Run:
-        int64_t lane, store
+        int64_t file, lane, store
 
     struct Source:
         pass

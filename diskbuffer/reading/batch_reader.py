@@ -9,7 +9,6 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,20 +19,21 @@ from diskbuffer.arguments.inputs import integers, step_ids
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.native.jobs import Job
 from diskbuffer.native.sampling import Philox
 from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
 from diskbuffer.reading.batches import single_steps
-from diskbuffer.reading.batches.base import Arrays, Batch, Request, as_arrays
+from diskbuffer.reading.batches.base import Arrays, Batch, Request, Windows, as_arrays
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards, when_they_ended
 from diskbuffer.reading.follow_index import IndexFollower
-from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
-from diskbuffer.reading.gather.plan import Plan, make_plan
+from diskbuffer.reading.gather.gatherer import Gatherer, default_threads, raise_damage
+from diskbuffer.reading.gather.plan import plan
 from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.reading.gather.targets import Columns, Memory
-from diskbuffer.reading.readable import Readable
+from diskbuffer.reading.readable import Mapped, Readable
 from diskbuffer.samplers.draws import Draw, Form, Steps
 from diskbuffer.schema.nested import one_of
 from diskbuffer.schema.schema import TAG
@@ -41,6 +41,7 @@ from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 
 T = TypeVar("T")
+Take = Callable[[Request], Arrays]
 Int64 = npt.NDArray[np.int64]
 _SELECTIONS = 64  # of columns that are remembered
 _SMALL = 1024  # steps
@@ -51,49 +52,69 @@ _NO_COLUMNS = {  # what one may take for a column of batches, and what it is
 }
 
 
-@dataclass(slots=True)
-class StoreRows:
-    """What of a batch comes from one store: a plan for each of the arrays' memories, and how old they are."""
-
-    reader: BatchReader
-    columns: Columns
-    plans: list[Plan]
-    index: Index
-    dropped: int  # segments that the index had dropped by then
-
-
-@dataclass(slots=True)
 class Planned:
-    """A batch that is decided, and not gathered yet; what it will be gathered from stays there until it is."""
+    """A batch that is decided, and not gathered yet: its memory, and a job that fills it.
 
-    request: Request
-    drawn: Draw
-    firsts: Int64  # the names of the drawn steps
-    apart: int | Int64  # how far the names of consecutive steps lie apart, as `Form.names` takes it
-    store_rows: tuple[StoreRows, ...]
+    What it will be gathered from stays there until it is.
+
+    Parameters
+    ----------
+    arrays : Arrays
+    drawn : Draw
+    firsts : (size,) int64
+        The names of the drawn steps.
+    apart : int or (size, 1) int64
+        How far the names of consecutive steps lie apart, as `Form.names` takes it.
+
+    Attributes
+    ----------
+    seen : list of (Index, int)
+        Of each store, and how many of its segments were gone by then.
+    """
+
+    __slots__ = ("_shares", "arrays", "drawn", "job", "seen")
+
+    def __init__(self, arrays: Arrays, drawn: Draw, firsts: Int64, apart: int | Int64) -> None:
+        self.arrays, self.drawn, self.job = arrays, drawn, Job()
+        self._shares: list[tuple[Gatherer, Memory]] = []
+        self.seen: list[tuple[Index, int]] = []
+        self.job.keep(arrays)
+        arrays.note(drawn, arrays.request.form.ids(drawn, firsts, apart))
+        arrays.plan_finish(self.job, drawn)
+
+    def add(self, reader: BatchReader, windows: Sequence[Windows], first_stream: int = 0) -> None:
+        """Plan what of it comes from a store, whose first stream has that number in it; the store's lock must be held."""
+        for memory, window in zip(self.arrays.memories, windows, strict=True):
+            own = memory if reader.columns is self.arrays.request.columns else memory.bound_to(reader.columns)
+            plan(self.job, reader.index, reader.maps, own.targets, *window, first_stream)
+            self._shares.append((reader.gatherer, memory))
+        self.seen.append((reader.index, reader.index.dropped))
 
     @property
-    def is_fresh(self) -> bool:
-        """Whether nothing was evicted since."""
-        for from_store in self.store_rows:
-            if from_store.reader.index is not from_store.index or from_store.index.dropped != from_store.dropped:
-                return False
-        return True
+    def _gatherer(self) -> Gatherer:
+        return self._shares[0][0]
 
-    def gather(self, arrays: Arrays, threads: int | None = None) -> None:
-        """Gather it, in as many threads of the readers' own as they have, or in `threads`."""
-        for from_store in self.store_rows:
-            for memory, plan in zip(arrays.memories, from_store.plans, strict=True):
-                own = memory if from_store.columns is self.request.columns else memory.bound_to(from_store.columns)
-                from_store.reader.gatherer.run(plan, own, threads)
-        arrays.note(self.drawn, self.request.form.ids(self.drawn, self.firsts, self.apart))
-        arrays.finish(self.drawn)
+    def submit(self, threads: int) -> None:
+        """Have so many threads gather it."""
+        self._gatherer.submit(self.job, self._shares, threads)
 
-    def batch(self, delivery: Delivery) -> Batch:
-        """Gather it, and deliver it."""
-        arrays = delivery.take(self.request)
-        self.gather(arrays)
-        return delivery.deliver(delivery.send(arrays))  # type: ignore[no-any-return]  # a caller's function may return any
+    @property
+    def is_gathered(self) -> bool:
+        """Whether it is in its memory, all of it."""
+        return self.job.is_over and self.job.damage is None
+
+    def wait(self) -> Arrays:
+        """Wait until it is gathered, and help; return its memory. A CorruptionError where it cannot be."""
+        self._gatherer.wait(self.job)
+        raise_damage(self.job, self._shares)
+        self.arrays.finish(self.drawn)
+        return self.arrays
+
+    def gather(self) -> Arrays:
+        """Gather it, in as many threads as are fastest; return its memory."""
+        self._gatherer.run(self.job, self._shares)
+        self.arrays.finish(self.drawn)
+        return self.arrays
 
 
 class BatchReader(ABC):
@@ -187,13 +208,13 @@ class BatchReader(ABC):
 
     # Batches
 
-    def plan(self, draw: Callable[[Index], Draw], form: Form, paths: tuple[str, ...] | None = None) -> Planned:
-        """Draw steps, and plan how to gather them: all columns, or those of `paths`."""
+    def plan(self, draw: Callable[[Index], Draw], form: Form, take: Take, paths: tuple[str, ...] | None = None) -> Planned:
+        """Draw steps, and plan how to gather them: all columns, or those of `paths`; `take` returns memory."""
 
         def attempt() -> Planned:
             drawn = draw(self.index)
             columns = self.columns if paths is None else self._select(paths)
-            return self.planned(Request(columns, self.frame_stack, form, drawn.size), drawn)
+            return self.planned(take(Request(columns, self.frame_stack, form, drawn.size)), drawn)
 
         with self._store.lock:
             return until_found([self], attempt)
@@ -210,16 +231,16 @@ class BatchReader(ABC):
             columns = self._selected[paths] = self.columns.select(paths)
         return columns
 
-    def planned(self, request: Request, drawn: Draw) -> Planned:
-        """Plan a batch of steps that are all in this store."""
-        return Planned(request, drawn, self.ids(drawn), self.streams, (self.plan_rows(request, drawn),))
+    @property
+    def maps(self) -> Mapped:
+        """What is mapped of the store."""
+        return self._store.maps
 
-    def plan_rows(self, request: Request, drawn: Draw, first_stream: int = 0) -> StoreRows:
-        """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
-        plans = [
-            make_plan(self.index, self._store.maps, *windows, first_stream=first_stream) for windows in windows_of(request, drawn)
-        ]
-        return StoreRows(self, self.columns, plans, self.index, self.index.dropped)
+    def planned(self, arrays: Arrays, drawn: Draw) -> Planned:
+        """Plan a batch of steps that are all in this store."""
+        planned = Planned(arrays, drawn, self.ids(drawn), self.streams)
+        planned.add(self, windows_of(arrays.request, drawn))
+        return planned
 
     def ids(self, drawn: Draw) -> Int64:
         """Return the names of drawn steps."""
@@ -231,11 +252,11 @@ class BatchReader(ABC):
         batch = self._at_once(form, paths, numpy, copy_numbered, ids)
         if batch is not None:
             return batch
-        self.gatherer.call_helpers()
+        self.gatherer.call_threads()
         length = form.length if isinstance(form, Steps) else None
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        return self._delivered(self.plan(self.draw_named(ids, length), form, paths), kept=paths is None, numpy=numpy)
+        return self._batch(self.draw_named(ids, length), len(ids), form, paths, numpy=numpy)
 
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None, *, numpy: bool = False) -> Batch:
         """Return single steps, in a form, by how many steps of their stream came after them; tensors, or arrays."""
@@ -243,8 +264,8 @@ class BatchReader(ABC):
         batch = self._at_once(form, paths, numpy, copy_recent, back, of)
         if batch is not None:
             return batch
-        self.gatherer.call_helpers()
-        return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None, numpy=numpy)
+        self.gatherer.call_threads()
+        return self._batch(_draw_recent(back, of), len(back), form, paths, numpy=numpy)
 
     def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
@@ -288,9 +309,12 @@ class BatchReader(ABC):
             self._single[paths] = single
             return single
 
-    def _delivered(self, planned: Planned, *, kept: bool, numpy: bool) -> Batch:
-        """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
-        batch: Batch = planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
+    def _batch(
+        self, draw: Callable[[Index], Draw], size: int, form: Form, paths: tuple[str, ...] | None, *, numpy: bool
+    ) -> Batch:
+        """Return drawn steps; the memory of all columns is kept for the next batch of its kind, in any case if it is small."""
+        delivery = self._to_cpu if paths is None or size <= _SMALL else Delivery(ArraysPool())
+        batch: Batch = delivery.delivered(self.plan(draw, form, delivery.take, paths).gather())
         return as_arrays(batch) if numpy else batch
 
     def _at_once(self, form: Form, paths: tuple[str, ...] | None, numpy: bool, copy: Copy, *steps: Int64) -> Batch | None:
@@ -322,7 +346,7 @@ class BatchReader(ABC):
         ids = np.empty(request.size, np.int64)
         what = self.index, self._store.maps.sources, arrays.memories[0], random, stack - 1, stack + 1, ids
         batch = None
-        if self.gatherer.gather_random(*what):
+        if self.gatherer.quickly(request.size, self.gatherer.draw, *what):
             arrays.notes = {"steps": ids}
             batch = arrays.batch()
         self.pool.give(arrays)
@@ -374,19 +398,20 @@ class BatchReader(ABC):
         No other column is read, and no other row's chunk.
         """
 
-        def attempt() -> tuple[Draw, Columns, Plan]:
+        def attempt() -> tuple[Job, Memory]:
             drawn = draw(self.index)
-            return drawn, self._select((path,)), make_plan(self.index, self._store.maps, drawn, before, rows)
+            return self._rows(self._select((path,)), drawn, before, rows)
 
         with self._store.lock:
-            drawn, columns, plan = until_found([self], attempt)
-        return self._rows_of(columns, plan, drawn.size, rows)
+            job, memory = until_found([self], attempt)
+        self.gatherer.run(job, [(self.gatherer, memory)])
+        return memory.columns[0].array
 
-    def _rows_of(self, columns: Columns, plan: Plan, size: int, rows: int) -> npt.NDArray[Any]:
-        """Return a column's rows, (size, rows, ...), as they are planned."""
-        memory = Memory(columns, [(0, rows, False)], size, pinned=False)
-        self.gatherer.run(plan, memory)
-        return memory.blocks[0].array
+    def _rows(self, columns: Columns, drawn: Draw, before: int, rows: int) -> tuple[Job, Memory]:
+        """Plan rows of a column, (size, rows, ...)."""
+        job, memory = Job(), Memory(columns, [(0, rows, False)], drawn.size)
+        plan(job, self.index, self._store.maps, memory.targets, drawn, before, rows)
+        return job, memory
 
     def has_tag(self, tag: str, drawn: Draw) -> npt.NDArray[np.bool_]:
         """Return which of some steps lie in an episode with a tag. The lock must be held."""
@@ -397,8 +422,9 @@ class BatchReader(ABC):
                     f"{self._store.root}: no episode has the tag {tag!r}; there are {', '.join(layout.tags[:9])}", stacklevel=2
                 )
             return np.zeros(drawn.size, np.bool_)
-        tags = self._rows_of(self._select((TAG,)), make_plan(self.index, self._store.maps, drawn, 0, 1), drawn.size, 1)
-        return np.asarray(tags.ravel() == layout.tags.index(tag) + 1)
+        job, memory = self._rows(self._select((TAG,)), drawn, 0, 1)
+        self.gatherer.run(job, [(self.gatherer, memory)])
+        return np.asarray(memory.columns[0].array.ravel() == layout.tags.index(tag) + 1)
 
     def newest(self, path: str, only: int | None = None) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty.

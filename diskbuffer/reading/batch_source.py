@@ -16,9 +16,9 @@ import torch
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.native.single_steps import copy_drawn
-from diskbuffer.reading.batch_reader import BatchReader, Planned, until_found
-from diskbuffer.reading.batches.base import Arrays, Batch, Request
-from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.batch_reader import BatchReader, Planned, Take, until_found
+from diskbuffer.reading.batches.base import Batch, Request
+from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
 from diskbuffer.reading.gather.targets import Columns
@@ -44,11 +44,6 @@ class DrawnBatch:
 
     aheads: list[Ahead]
     planned: Planned | None
-
-    @property
-    def request(self) -> Request | None:
-        """What it is to be; None where that is not decided before its turn."""
-        return None if self.planned is None else self.planned.request
 
 
 class Sampling:
@@ -107,19 +102,20 @@ class Sampling:
             if source.limiter is not None and source.limiter.wait_to_sample() and self._ranks.world_size == 1:
                 source.reader.refresh()  # not of ranks, which must all see the same
 
-    def begin(self) -> DrawnBatch:
-        """Draw the next batch, or return one that was drawn and left."""
+    def begin(self, take: Take) -> DrawnBatch:
+        """Draw the next batch, or return one that was drawn and left; `take` returns memory, and may wait for it."""
+        taken = take(self._request)
         with self._locked():
             self._check()
             if self._refresh_every < math.inf:
                 for reader in self._readers:
                     if time.monotonic() - reader.refreshed >= self._refresh_every:
                         reader.refresh()
-            return until_found(self._readers, self._begin)
+            return until_found(self._readers, lambda: self._begin(lambda r: taken if taken.request == r else take(r)))
 
-    def _begin(self) -> DrawnBatch:
+    def _begin(self, take: Take) -> DrawnBatch:
         drawn, whole = self._draw()
-        planned = self._plan(drawn) if whole else None
+        planned = self._plan(drawn, take) if whole else None
         self._keep(drawn)
         return DrawnBatch(drawn, planned)
 
@@ -136,20 +132,21 @@ class Sampling:
         for source, ahead in zip(self._sources, aheads, strict=True):
             source.sampler.keep(ahead)
 
-    def _plan(self, aheads: list[Ahead]) -> Planned:
+    def _plan(self, aheads: list[Ahead], take: Take) -> Planned:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
         self._look_again()
         drawn = [self._ranks.own(ahead.drawn) for ahead in aheads]
+        arrays = take(self._request)
         if not self._numbered:
-            return self._readers[0].planned(self._request, drawn[0])
+            return self._readers[0].planned(arrays, drawn[0])
         first_streams = [0, *accumulate(reader.streams for reader in self._readers[:-1])]
         together = self._together(drawn, first_streams)
         steps = [reader.ids(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
-        store_rows = [
-            reader.plan_rows(self._request, together, first) for reader, first in zip(self._readers, first_streams, strict=True)
-        ]
         apart = np.repeat([reader.streams for reader in self._readers], [draw.size for draw in drawn])
-        return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(store_rows))
+        planned, windows = Planned(arrays, together, np.concatenate(steps), apart[:, None]), windows_of(self._request, together)
+        for reader, first in zip(self._readers, first_streams, strict=True):
+            planned.add(reader, windows, first)
+        return planned
 
     def _look_again(self) -> None:
         for reader, known in zip(self._readers, self._known_columns, strict=True):
@@ -173,9 +170,9 @@ class Sampling:
         notes["part"] = np.repeat(np.arange(len(drawn)), [draw.size for draw in drawn])
         return Draw(np.concatenate(streams), positions, starts, ends, notes)
 
-    def finalize(self, begun: DrawnBatch) -> DrawnBatch:
+    def finalize(self, begun: DrawnBatch, take: Take) -> DrawnBatch:
         """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
-        if begun.planned is not None and begun.planned.is_fresh:
+        if self._is_fresh(begun):
             return begun
         with self._locked():
             whole = [
@@ -183,22 +180,26 @@ class Sampling:
             ]
             if begun.planned is not None and all(whole):
                 return begun
-            return until_found(self._readers, lambda: self._mend(begun))
+            return until_found(self._readers, lambda: self._mend(begun, take))
 
-    def _mend(self, begun: DrawnBatch) -> DrawnBatch:
+    def _is_fresh(self, begun: DrawnBatch) -> bool:
+        """Return whether all steps are known to be there still; no lock is needed for that."""
+        if begun.planned is None:
+            return False
+        for source, ahead, (index, dropped) in zip(self._sources, begun.aheads, begun.planned.seen, strict=True):
+            if source.reader.index is not index or (index.dropped != dropped and ahead.has_lost(index, source.sampler.form)):
+                return False
+        return True
+
+    def _mend(self, begun: DrawnBatch, take: Take) -> DrawnBatch:
         self._replace(begun.aheads)
-        return DrawnBatch(begun.aheads, self._plan(begun.aheads))
+        return DrawnBatch(begun.aheads, self._plan(begun.aheads, take))
 
     def _replace(self, aheads: list[Ahead]) -> None:
         """Draw others in place of steps that are gone."""
         for source, ahead in zip(self._sources, aheads, strict=True):
             if not source.sampler.is_whole(source.reader.index, ahead):
                 source.sampler.mend(source.reader.index, ahead)
-
-    def fill(self, begun: DrawnBatch, arrays: Arrays) -> None:
-        """Gather a batch."""
-        assert begun.planned is not None
-        begun.planned.gather(arrays, threads=1)
 
     def deliver(self, begun: DrawnBatch) -> None:
         """Count a batch."""
@@ -223,36 +224,37 @@ class Sampling:
 
     def draw(self) -> dict[str, Any]:
         """Return what the next batch would be of, without reading it."""
-        planned = self.next_planned()
-        return {"steps": planned.firsts, **planned.drawn.delivered_notes()}
-
-    def next_planned(self) -> Planned:
-        """Return the next batch's plan, for others to gather."""
         self.wait()
-        begun = self.begin()
-        try:
-            planned = self.finalize(begun).planned
-        except BaseException as error:
-            self._fail(begun, error)
-            raise
+        with self._locked():
+            self._check()
+            aheads, whole = until_found(self._readers, self._draw)
+            self._keep(aheads)
+            begun = DrawnBatch(aheads, None)
+            try:
+                if not whole:
+                    until_found(self._readers, lambda: self._replace(aheads))
+            except BaseException:
+                self.leave(begun)
+                raise
+            drawn = self._ranks.own(aheads[0].drawn)
+            steps = self._readers[0].ids(drawn)
         self.deliver(begun)
-        assert planned is not None
-        return planned
+        return {"steps": steps, **drawn.delivered_notes()}
 
     def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
         self.wait()
         if transform is None and device is None and self._is_single:
-            batch = self._sample_at_once()
-            if batch is not None:
-                return batch
-        self._readers[0].gatherer.call_helpers()
+            at_once = self._sample_at_once()
+            if at_once is not None:
+                return at_once
+        self._readers[0].gatherer.call_threads()
         delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
-        begun = self.begin()
+        begun = self.begin(delivery.take)
         try:
-            planned = self.finalize(begun).planned
+            planned = self.finalize(begun, delivery.take).planned
             assert planned is not None
-            batch = planned.batch(delivery)
+            batch: Batch = delivery.delivered(planned.gather())
         except BaseException as error:
             self._fail(begun, error)
             raise

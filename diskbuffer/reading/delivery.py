@@ -24,7 +24,7 @@ class Sent(NamedTuple):
     """A batch on its way to the learner."""
 
     batch: Any
-    arrays: Arrays | None = None  # that it is still in
+    arrays: Arrays  # that it is in, or was copied from
     copies: Sequence[torch.Tensor] = ()  # on the device
     copied: torch.Event | None = None  # after them
 
@@ -38,7 +38,7 @@ class Delivery:
         Sent to a device so far.
     """
 
-    pinned = False
+    pinned = False  # and sent ahead
 
     def __init__(self, pool: ArraysPool, transform: Transform | None = None) -> None:
         self._pool, self._transform = pool, transform
@@ -49,15 +49,18 @@ class Delivery:
         return self._pool.take(request, self.pinned)
 
     def send(self, arrays: Arrays) -> Sent:
-        """Send filled arrays on their way, in the thread that filled them."""
+        """Send filled arrays on their way."""
         batch = arrays.batch()
         return Sent(batch if self._transform is None else self._transform(batch), arrays)
 
     def deliver(self, sent: Sent) -> Any:
         """Return a batch to the learner, in its thread."""
-        if sent.arrays is not None:
-            self._pool.give(sent.arrays)
+        self._pool.give(sent.arrays)
         return sent.batch
+
+    def delivered(self, arrays: Arrays) -> Any:
+        """Send filled arrays, and return the batch."""
+        return self.deliver(self.send(arrays))
 
 
 class DeviceDelivery(Delivery):
@@ -68,10 +71,8 @@ class DeviceDelivery(Delivery):
         self._device = device
 
     def send(self, arrays: Arrays) -> Sent:
-        """Send filled arrays on their way, in the thread that filled them."""
-        sent = self._copy(arrays)
-        self._pool.give(arrays)
-        return sent
+        """Send filled arrays on their way."""
+        return self._copy(arrays)
 
     def deliver(self, sent: Sent) -> Any:
         """Return a batch to the learner, in its thread."""
@@ -81,10 +82,19 @@ class DeviceDelivery(Delivery):
     def _copy(self, arrays: Arrays) -> Sent:
         copies: list[torch.Tensor] = []
         if self._transform is None:
-            batch = arrays.deliver(copied_to(arrays.tensors(), self._device, copies))
+            batch = arrays.deliver(self._copied(arrays, copies))
         else:
             batch = copied_to(self._transform(arrays.batch()), self._device, copies)
-        return Sent(batch, copies=copies)
+        return Sent(batch, arrays, copies)
+
+    def _copied(self, arrays: Arrays, copies: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy the tensors of a batch, all that lie in one block at once."""
+        tensors, block = arrays.tensors(), arrays.block
+        if block is None:
+            return [copied_to(tensor, self._device, copies) for tensor in tensors]
+        copied = copied_to(block.contents(), self._device, copies)
+        found = [block.find(tensor, copied) for tensor in tensors]
+        return [copied_to(t, self._device, copies) if own is None else own for t, own in zip(tensors, found, strict=True)]
 
 
 class AcceleratorDelivery(DeviceDelivery):
@@ -101,11 +111,10 @@ class AcceleratorDelivery(DeviceDelivery):
         self._stream = torch.Stream(device) if aside else None
 
     def send(self, arrays: Arrays) -> Sent:
-        """Send filled arrays on their way, in the thread that filled them."""
+        """Send filled arrays on their way."""
         with contextlib.nullcontext() if self._stream is None else _current(self._stream):
             sent = self._copy(arrays)
             arrays.copied = torch.accelerator.current_stream(self._device).record_event()
-        self._pool.give(arrays)
         return sent._replace(copied=arrays.copied)
 
     def deliver(self, sent: Sent) -> Any:

@@ -26,7 +26,7 @@ class Hindsight(Sampler):
     reward : callable
         ``reward(batch)`` returns (batch_size,) numbers; `batch` is a dict of numpy arrays, its goals replaced. For most
         environments: ``env.unwrapped.compute_reward(batch["next_obs"]["achieved_goal"], batch["next_obs"]["desired_goal"], {})``.
-        It is called in the loader's threads.
+        A loader calls it when a batch's turn has come, or in its threads (``transform_threads=``).
     strategy : {"future", "final", "episode"}
         Where the goal was reached: at this step or a later one of the episode, at its last (so far), or at any.
     ratio : float

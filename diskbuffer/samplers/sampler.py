@@ -20,6 +20,8 @@ from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.draws import Draw, Form, Steps
 from diskbuffer.samplers.epochs import Epochs, Samples
 
+Int64 = npt.NDArray[np.int64]
+
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:
     """Return numpy's seed sequence; an InputError where the seed is none."""
@@ -48,9 +50,17 @@ class Ahead:
         streams = np.where(known, streams, 0)
         first, last = index.episodes_of(streams, positions)
         known &= (starts == first) & (self.drawn.ends > positions) & (self.drawn.ends <= last)  # or it is another buffer's
-        known &= (first >= 0) & (form.first_step(self.drawn) >= index.table[streams, FLOOR])
+        return np.asarray(known & (first >= 0) & self._is_kept(index, form, streams))
+
+    def has_lost(self, index: Index, form: Form) -> bool:
+        """Return whether something is gone of what this same index had when it was drawn."""
+        return not self._is_kept(index, form, self.drawn.streams).all()
+
+    def _is_kept(self, index: Index, form: Form, streams: Int64) -> npt.NDArray[np.bool_]:
+        """Return which of the samples, of an index's streams, are of rows that it keeps."""
         complete = (index.table[:, HEAD] + index.table[:, ENDED])[streams]
-        return np.asarray(known & form.is_within(self.drawn, index.table[streams, LOW], complete))
+        there = form.first_step(self.drawn) >= index.table[streams, FLOOR]
+        return np.asarray(there & form.is_within(self.drawn, index.table[streams, LOW], complete))
 
 
 class Sampler(ABC):

@@ -5,6 +5,7 @@ What its parts decide is tested without a cluster, in test_node_store.py.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import threading
@@ -25,6 +26,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 from diskbuffer.adapters.ray import ClusterBuffer  # noqa: E402
 from diskbuffer.adapters.ray.nodes import Node  # noqa: E402
 from diskbuffer.adapters.ray.rate import start_rate  # noqa: E402
+from diskbuffer.reading.gather import thread_count  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 MANY = 20_000  # draws, which have every step
@@ -48,9 +50,11 @@ def made(cluster: None, tmp_path: Path) -> Iterator[Any]:
 def shared(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBuffer]:
     """A buffer of several tests, as a process of a node takes seconds to start."""
     path = tmp_path_factory.mktemp("cluster") / "all"
-    buffer = ClusterBuffer(path, columns=COLUMNS, patience=PATIENCE, refresh_every=0.0, seed=0)
-    yield buffer
-    buffer.destroy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thread_count, "WORTH_A_THREAD", math.inf)  # another would stay as long as the buffer
+        buffer = ClusterBuffer(path, columns=COLUMNS, patience=PATIENCE, refresh_every=0.0, seed=0)
+        yield buffer
+        buffer.destroy()
 
 
 def draws(buffer: ClusterBuffer, sampler: db.Prioritized) -> set[int]:

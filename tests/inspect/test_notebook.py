@@ -23,7 +23,7 @@ from PIL import Image
 
 import diskbuffer as db
 from diskbuffer.inspect import pictures
-from diskbuffer.native.gather import COUNT
+from diskbuffer.native.gather import ROW_BYTES
 from diskbuffer.schema.nested import flatten
 from tests.support.experience import Experience, Feeder
 from tests.support.specimens import contents
@@ -371,9 +371,10 @@ def counted_rows(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> li
     gatherer, rows = buffer._reader.gatherer, list[int]()
     run = gatherer.run
 
-    def counting(plan: Any, memory: Any, threads: int | None = None) -> None:
-        rows.append(int(plan.runs[:, COUNT].sum()) * len(memory.paths))
-        run(plan, memory, threads)
+    def counting(job: Any, shares: Any) -> None:
+        for _, memory in shares:
+            rows.extend(array.nbytes // memory.targets[0, n, ROW_BYTES] for n, (_, array) in enumerate(memory.items()))
+        run(job, shares)
 
     monkeypatch.setattr(gatherer, "run", counting)
     return rows

@@ -155,14 +155,14 @@ def test_a_loop_that_one_of_its_own_threads_collects_leaves_what_it_drew_ahead(b
         return batch["steps"].tolist()
 
     begun, left = list[Any](), threading.Event()
-    loop = iter(buffer.loader(8, sampler, prefetch=3, threads=1, transform=transform))
+    loop = iter(buffer.loader(8, sampler, prefetch=3, transform=transform, transform_threads=1))
     assert next(loop) == expected[0]
     held.append(loop)
     del loop
     may_go_on.set()
     assert left.wait(60)
-    for thread in [thread for thread in threading.enumerate() if thread.name == "diskbuffer-load"]:
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("diskbuffer-transform")]:
         thread.join(60)
     assert sampler.state_dict()["batches"] == 1
     assert [buffer.sample(8, sampler)["steps"].tolist() for _ in range(3)] == expected[1:]
-    assert not [thread for thread in threading.enumerate() if thread.name == "diskbuffer-load"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("diskbuffer-transform")]

@@ -57,7 +57,7 @@ def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
 
 
 def loading() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("diskbuffer-load")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("diskbuffer-transform")]
 
 
 @pytest.mark.some(1)
@@ -130,7 +130,8 @@ def test_an_accelerator_gets_what_the_cpu_gets_and_shared_frames_once(
     assert_same(take(loader, 6), expected)
     whole = sum(value.nbytes for value in expected[0].values())
     if isinstance(sampler, db.Uniform) and "discount" not in expected[0]:
-        assert loader.nbytes_sent == 6 * (whole - expected[0]["obs"].nbytes // 2)  # three frames for two stacks of two
+        exact = 6 * (whole - expected[0]["obs"].nbytes // 2)  # three frames for two stacks of two
+        assert exact <= loader.nbytes_sent <= exact + 6 * 64 * len(expected[0])
     else:
         assert 0 < loader.nbytes_sent <= 6 * whole
 
@@ -158,8 +159,8 @@ def test_what_a_function_keeps_of_pinned_memory_stays_as_it_is(device: torch.dev
 
 def test_leaving_the_loop_stops_the_threads(buffer: db.ReplayBuffer) -> None:
     assert loading() == []
-    for n, _ in enumerate(buffer.loader(8, prefetch=4, threads=3)):
-        assert len(loading()) == 3
+    for n, _ in enumerate(buffer.loader(8, prefetch=4, transform=lambda batch: batch, transform_threads=3)):
+        assert loading()
         if n == 5:
             break
     assert loading() == []
@@ -391,7 +392,7 @@ def test_a_ctrl_c_while_a_loop_that_was_left_is_freed_is_not_lost(buffer: db.Rep
         interrupted.set()
 
     def leave() -> None:
-        batches = iter(buffer.loader(8, transform=transform, threads=1, prefetch=4))
+        batches = iter(buffer.loader(8, transform=transform, transform_threads=1, prefetch=4))
         next(batches)
         for _ in range(5):
             filled.acquire()

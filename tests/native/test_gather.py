@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskbuffer.index import fields
-from diskbuffer.native import gather
+from diskbuffer.native import gather, jobs
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.checksums import checksum_rows
 from diskbuffer.store.format.codec import BAD_CHECKSUM, BAD_ENTRY, HEADER
@@ -128,16 +128,33 @@ class World:
         lasts = [np.append(self.starts[s][1:] - 1, self.heads[s])[e - 1] for s, e in zip(streams, episodes, strict=True)]
         return np.array([streams, positions, firsts, lasts], np.int64)
 
-    def plan(self, drawn: Int64, before: int, rows: int) -> tuple[Int64, Int64]:
-        planned = gather.plan(
-            self.table, self.mapped, drawn[0], drawn[1], drawn[2], drawn[3], before, rows, self.segment_rows, 0, self.lanes
+    def job(self, drawn: Int64, before: int, rows: int, targets: Int64, mapped: Int64 | None = None) -> jobs.Job | None:
+        """Return a job of windows around drawn steps; None where one was evicted."""
+        made, where = jobs.Job(), self.mapped if mapped is None else mapped
+        streams, positions, firsts, lasts = drawn
+        complete = made.plan(
+            self.table, where, targets, streams, positions, firsts, lasts, before, rows, self.segment_rows, 0, self.lanes
         )
-        assert planned is not None
-        runs, sources, complete = planned
-        assert complete
-        places = runs[:, [gather.FILE, gather.LANE, gather.ROW]].tolist()
-        assert places == sorted(places)
-        return runs, sources
+        if complete is False:
+            assert set(made.files().tolist()) <= set(range(self.n_files))
+            assert made.find_sources(self.mapped)
+        return None if complete is None else made
+
+    def gather(self, drawn: Int64, before: int, rows: int, targets: Int64) -> tuple[int, int, int, tuple[int, ...], int] | None:
+        """Gather such windows at once; return where a chunk is damaged."""
+        job = self.job(drawn, before, rows, targets)
+        assert job is not None
+        job.run(scratch(self))
+        return job.damage
+
+    def places(self, drawn: Int64) -> list[tuple[int, int, int]]:
+        """Return the file, lane and row in which each drawn row lies."""
+        found = []
+        for stream, position in zip(*drawn[:2].tolist(), strict=True):
+            segment, row = divmod(position, self.segment_rows)
+            file, lane = divmod(int(self.slots[stream][segment - self.lows[stream] // self.segment_rows]), self.lanes)
+            found.append((file, lane, row))
+        return found
 
     def targets(self, out: list[Bytes], skip: int, rows: int, zeros: bool) -> Int64:
         """Describe the columns, (1, columns, TARGET_FIELDS), of which each sample has `rows` rows of its window."""
@@ -170,11 +187,9 @@ def scratch(world: World) -> Bytes:
     return np.zeros((2, world.chunk_rows * world.row_bytes[PACKED]), np.uint8)
 
 
-@given(
-    seed=st.integers(0, 2**32), n=st.integers(0, 40), before=st.integers(0, 5), more=st.integers(1, 30), parts=st.integers(1, 5)
-)
+@given(seed=st.integers(0, 2**32), n=st.integers(0, 40), before=st.integers(0, 5), more=st.integers(1, 30))
 @examples(60, 2_000)
-def test_batches_are_windows_of_the_environments_rows(seed: int, n: int, before: int, more: int, parts: int) -> None:
+def test_batches_are_windows_of_the_environments_rows(seed: int, n: int, before: int, more: int) -> None:
     rng = np.random.default_rng(seed)
     world, zeros, rows = World(rng), bool(rng.integers(2)), before + more
     skip = int(rng.integers(0, before + 1))  # a target has the drawn row, as a batch has, and some of those around it
@@ -182,10 +197,7 @@ def test_batches_are_windows_of_the_environments_rows(seed: int, n: int, before:
     drawn = world.draw(n)
     batch = [np.full((n, own, row_bytes), 9, np.uint8) for row_bytes in world.row_bytes]
     expected = [array.copy() for array in batch]
-    runs, sources = world.plan(drawn, before, rows)
-    targets = world.targets(batch, skip, own, zeros)
-    gather.request_pages(targets, runs, sources, 4096)
-    assert gather.gather(targets, runs, sources, scratch(world), parts) is None
+    assert world.gather(drawn, before, rows, world.targets(batch, skip, own, zeros)) is None
     world.expected(drawn, before, skip, own, zeros, expected)
     for column in range(len(batch)):
         assert (batch[column] == expected[column]).all(), column
@@ -209,19 +221,14 @@ def test_entries_that_point_out_of_the_file_are_refused(seed: int, entry: str) -
     }
     shard[end:].view(np.int64).reshape(world.chunks, world.lanes, 2)[chunk, lane] = wrong[entry]
     drawn = world.draw(60)
-    runs, sources = world.plan(drawn, 0, 1)
     batch = [np.zeros((60, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes]
-    targets = world.targets(batch, 0, 1, zeros=False)
-    gather.request_pages(targets, runs, sources, 4096)
-    damage = gather.gather(targets, runs, sources, scratch(world))
-    where = runs[:, [gather.FILE, gather.LANE]], runs[:, gather.ROW] // world.chunk_rows
-    is_hit = (where[0] == (file, lane)).all(axis=1) & (where[1] == chunk)
+    damage = world.gather(drawn, 0, 1, world.targets(batch, 0, 1, zeros=False))
     if damage is None:
-        assert not is_hit.any()
+        assert not any(place[:2] == (file, lane) and place[2] // world.chunk_rows == chunk for place in world.places(drawn))
     else:
-        assert damage[:2] == (BAD_ENTRY, PACKED)
-        assert is_hit[damage[2]]
-        assert damage[3] == chunk
+        _, reason, target, run, damaged = damage
+        assert (reason, target, damaged) == (BAD_ENTRY, PACKED, chunk)
+        assert (run[gather.FILE], run[gather.LANE], run[gather.ROW] // world.chunk_rows) == (file, lane, chunk)
 
 
 def test_damaged_chunks_are_named() -> None:
@@ -231,12 +238,11 @@ def test_damaged_chunks_are_named() -> None:
         for (file, _, _), (at, _) in world.shards.items():
             world.files[PACKED][file][at + HEADER] ^= 1
         drawn = world.draw(20)
-        runs, sources = world.plan(drawn, 0, 1)
         targets = world.targets([np.zeros((20, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
         targets[0, PACKED, gather.CHECKSUMS] = -1
-        damage = gather.gather(targets, runs, sources, scratch(world), 3)
+        damage = world.gather(drawn, 0, 1, targets)
         hits += damage is not None
-        assert damage is None or damage[:2] == (BAD_CHECKSUM, PACKED)
+        assert damage is None or damage[1:3] == (BAD_CHECKSUM, PACKED)
     assert hits > 10
 
 
@@ -244,29 +250,27 @@ def test_a_step_that_was_evicted_is_no_plan() -> None:
     world = World(np.random.default_rng(0))
     drawn = world.draw(5)
     drawn[1, 3] = world.lows[drawn[0, 3]] - 1
-    assert (
-        gather.plan(world.table, world.mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, world.lanes)
-        is None
-    )
+    batch = [np.zeros((5, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes]
+    assert world.job(drawn, 0, 1, world.targets(batch, 0, 1, zeros=False)) is None
 
 
-def test_files_that_are_not_mapped_are_named() -> None:
+def test_arrays_of_another_form_are_refused() -> None:
     world = World(np.random.default_rng(0))
-    drawn, mapped = world.draw(5), world.mapped[:, :0].copy()
-    planned = gather.plan(world.table, mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, world.lanes)
-    assert planned is not None
-    runs, sources, complete = planned
-    assert not complete
-    assert not sources.any()
-    assert gather.find_sources(world.mapped, runs, sources)
-    assert (sources == world.mapped[:, runs[:, gather.FILE]].swapaxes(0, 1)).all()
-
-
-@pytest.mark.parametrize("wrong", range(4))
-def test_arrays_of_another_form_are_refused(wrong: int) -> None:
-    shapes = [(1, 1, gather.TARGET_FIELDS), (2, gather.RUN_FIELDS), (2, 4, 2)]
-    arrays = [np.zeros(shape, np.int64) for shape in shapes]
-    what: list[Any] = [*arrays, np.zeros((2, 8), np.uint8)]
-    what[wrong] = what[wrong][..., :-1].copy() if wrong < 3 else what[wrong][:1]
+    drawn = world.draw(5)
+    targets = world.targets([np.zeros((5, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
+    elsewhere = targets.copy()
+    elsewhere[..., gather.COLUMN] = 4
+    wrong: list[tuple[Any, ...]] = [
+        (drawn[:, :-1], targets, world.mapped),
+        (drawn, targets[..., :-1].copy(), world.mapped),
+        (drawn, elsewhere, world.mapped),
+        (drawn, targets, world.mapped[..., :1].copy()),
+    ]
+    wrong[0] = (np.array([drawn[0][:-1], *drawn[1:]], object), targets, world.mapped)
+    for steps, into, mapped in wrong:
+        with pytest.raises((ValueError, TypeError), match="expected"):
+            world.job(steps, 0, 1, into, mapped)
+    job = world.job(drawn, 0, 1, targets)
+    assert job is not None
     with pytest.raises(ValueError, match="expected"):
-        gather.gather(*what)
+        job.run(scratch(world)[:1])

@@ -1,4 +1,4 @@
-// Callers that gather beside helpers, from memory that a writer appends to: for ThreadSanitizer, without Python.
+// Callers that gather beside threads, from memory that a writer appends to: for ThreadSanitizer, without Python.
 //
 //     threads_gather SECONDS SEED
 //
@@ -8,13 +8,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "checksums.hpp"
-#include "helper_threads.hpp"
+#include "jobs.hpp"
 #include "plan.hpp"
 
 using namespace diskbuffer;
@@ -23,7 +22,7 @@ namespace {
 
 constexpr int64_t ROWS = 4096, CHUNK_ROWS = 4, TAIL_ROWS = 64, ROW_BYTES = 40, CHUNKS = ROWS / CHUNK_ROWS;
 constexpr int64_t CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES, STORED = HEADER + CHUNK_BYTES + CHECKSUM;
-constexpr int CALLERS = 3, HELPERS = 2, WINDOW = 5, SAMPLES = 64;
+constexpr int CALLERS = 3, THREADS = 4, WINDOW = 5, SAMPLES = 64;
 
 uint32_t crc_of_bytes(uint32_t crc, const uint8_t* data, size_t size) {
     crc = ~crc;
@@ -78,15 +77,12 @@ void fail(const char* what) {
 }
 
 // Gather batches until the writer is done.
-void gather_until_done(World& world, std::vector<std::unique_ptr<Board>>& boards, unsigned seed, std::atomic<int64_t>& batches) {
+void gather_until_done(World& world, Crew& crew, unsigned seed, std::atomic<int64_t>& batches) {
     std::mt19937 random(seed);
     std::vector<uint8_t> frames(SAMPLES * WINDOW * ROW_BYTES), scratch(2 * CHUNK_BYTES);
     std::vector<int64_t> numbers(SAMPLES * WINDOW), keys(2 * SAMPLES);
-    std::vector<Run> found(2 * SAMPLES), runs(2 * SAMPLES);
-    std::vector<Source> sources(2 * 2 * SAMPLES);
+    std::vector<Run> found(2 * SAMPLES);
     std::vector<int64_t> streams(SAMPLES), positions(SAMPLES), starts(SAMPLES), lasts(SAMPLES);
-    std::vector<Board*> helpers;
-    for (const auto& board : boards) helpers.push_back(board.get());
     const int64_t start = 0, slot = 0;
     const Source mapped[2] = {{reinterpret_cast<uintptr_t>(world.flat.data()), ROWS * 8}, world.shard_source()};
     Target targets[2]{};
@@ -106,12 +102,21 @@ void gather_until_done(World& world, std::vector<std::unique_ptr<Board>>& boards
         const Windows windows{streams.data(), positions.data(), starts.data(), lasts.data(), SAMPLES, WINDOW - 1, WINDOW};
         const Layout layout{ROWS, 1};
         const int64_t n = find_runs({&stream, 1}, windows, layout, 0, found.data());
-        sort_runs(found.data(), n, layout, keys.data(), runs.data());
-        if (!find_sources({mapped, 2, 1}, runs.data(), n, sources.data())) fail("not mapped");
-        for (Board* helper : helpers)
-            if (random() % 2) helper->call();
-        SharedBatch shared{{targets, 1, 2, runs.data(), n, sources.data(), 2}, 8, {}};
-        if (gather_together(shared, helpers.data(), helpers.size(), {scratch.data(), CHUNK_BYTES}) != NOTHING_WRONG) fail("a chunk cannot be read");
+        Job job;
+        Share& share = job.shares.emplace_back();
+        share.targets = targets, share.stores = 1, share.n_targets = 2, share.columns = 2;
+        share.runs.resize(n), share.sources.resize(2 * n);
+        sort_runs(found.data(), n, layout, keys.data(), share.runs.data());
+        if (!find_sources({mapped, 2, 1}, share.runs.data(), n, share.sources.data())) fail("not mapped");
+        job.largest = CHUNK_BYTES;
+        job.split(1 + random() % 8);
+        if (random() % 2) crew.call(1);
+        crew.submit(job, random() % (THREADS + 1), random() % 4 == 0);
+        const bool is_left = random() % 8 == 0;
+        while (!is_left && !crew.wait(job, std::chrono::microseconds(100), scratch.data())) {}
+        crew.withdraw(job);
+        if (is_left) continue;
+        if (job.damaged() >= 0) fail("a chunk cannot be read");
         for (int i = 0; i < SAMPLES; i++)
             for (int k = 0; k < WINDOW; k++) {
                 const int64_t row = std::max<int64_t>(0, positions[i] - (WINDOW - 1) + k);
@@ -129,13 +134,9 @@ int main(int argc, char** argv) {
     const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
     unsigned seed = argc > 2 ? std::atoi(argv[2]) : 0;
     libraries.crc32c_extend = crc_of_bytes;
-    std::vector<std::vector<std::unique_ptr<Board>>> boards(CALLERS);
+    Crew crew;
     std::vector<std::thread> helpers;
-    std::vector<uint8_t> scratches(CALLERS * HELPERS * 2 * CHUNK_BYTES);
-    for (int k = 0; k < CALLERS * HELPERS; k++) {
-        boards[k / HELPERS].push_back(std::make_unique<Board>(Scratch{scratches.data() + k * 2 * CHUNK_BYTES, CHUNK_BYTES}));
-        helpers.emplace_back([board = boards[k / HELPERS].back().get()] { board->serve(); });
-    }
+    for (int k = 0; k < THREADS; k++) helpers.emplace_back([&] { crew.serve(); });
     std::atomic<int64_t> batches{0};
     const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     int64_t stores = 0;
@@ -143,13 +144,12 @@ int main(int argc, char** argv) {
         World world;
         std::vector<std::thread> threads;
         for (int k = 0; k < CALLERS; k++)
-            threads.emplace_back([&, k, caller = seed + k] { gather_until_done(world, boards[k], caller, batches); });
+            threads.emplace_back([&, k, caller = seed + k] { gather_until_done(world, crew, caller, batches); });
         std::mt19937 random(seed += CALLERS);
         world.write(random);
         for (std::thread& thread : threads) thread.join();
     }
-    for (auto& of_caller : boards)
-        for (auto& board : of_caller) board->end();
+    crew.end();
     for (std::thread& helper : helpers) helper.join();
     std::printf("threads_gather: %lld batches from %lld stores\n", static_cast<long long>(batches), static_cast<long long>(stores));
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,45 +11,47 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.native import gather
+from diskbuffer.native.jobs import Job
+from diskbuffer.reading import batch_reader
 from diskbuffer.reading.gather import gatherer
 
 PAGE = 4096
 
 
 class Disk:
-    """Count what a store's batches wait for: pages that are not in memory are read when asked for, or else when touched."""
+    """Tell what jobs have waited for: pages that are not in memory are read when asked for, or else when touched."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.is_cold, self.counts_pages = True, True
-        self.asked = self.pages = self.faults = 0
-        monkeypatch.setattr(gather, "request_pages", self.ask)
-        monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
-        monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
-        gather_rows, gather_random = gatherer.Gatherer._gather, gather.gather_random
+        self.is_cold, self.counts_pages, self.asked, disk = True, True, 0, self
 
-        def gather_with_faults(own: Any, *args: Any) -> Any:
-            if self.is_cold and not own._cold:
-                self.faults += 1000
-            return gather_rows(own, *args)
+        class Counted(Job):
+            asks = False
 
-        def gather_random_with_faults(*args: Any) -> bool:
-            if self.is_cold:
-                self.faults += 1000
-            return gather_random(*args)
+            def submit(self, *how: Any) -> None:
+                self.asks = how[-1] > 0
+                disk.asked += self.asks
+                super().submit(*how)
 
-        monkeypatch.setattr(gatherer.Gatherer, "_gather", gather_with_faults)
-        monkeypatch.setattr(gather, "gather_random", gather_random_with_faults)
+            def run(self, scratch: Any, page_bytes: int = -1) -> bool:
+                self.asks = page_bytes > 0
+                disk.asked += self.asks
+                return super().run(scratch, page_bytes)
 
-    def ask(self, *_: Any) -> None:
-        self.asked += 1
-        if self.is_cold and self.counts_pages:
-            self.pages += 1000
+            @property
+            def waits(self) -> int:
+                return 1000 if disk.is_cold and (disk.counts_pages or not self.asks) else 0
 
-    def sample(self, buffer: db.ReplayBuffer, batches: int) -> int:
+        monkeypatch.setattr(batch_reader, "Job", Counted)
+        monkeypatch.setattr(gatherer, "Job", Counted)
+        faults = itertools.count(0, 1000)
+        monkeypatch.setattr(gatherer, "_major_faults", lambda: next(faults) if disk.is_cold else 0)
+
+    def sample(self, buffer: db.ReplayBuffer, batches: int, how: str = "sample") -> int:
         """Sample; return for how many batches pages were asked for."""
         before = self.asked
+        loop = iter(buffer.loader(8)) if how == "loader" else iter(lambda: buffer.sample(8), None)
         for _ in range(batches):
-            buffer.sample(8)
+            next(loop)
         return self.asked - before
 
 
@@ -59,18 +62,20 @@ def buffer(tmp_path: Path) -> Any:
         yield made
 
 
-def test_a_store_on_the_disk_is_asked_for_with_every_batch(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["sample", "loader"])
+def test_a_store_on_the_disk_is_asked_for_with_every_batch(buffer: Any, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
-    assert disk.sample(buffer, 100) == 100
+    assert disk.sample(buffer, 100, how) >= 100
 
 
-def test_a_store_in_memory_is_not_asked_for_until_it_leaves_it(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["sample", "loader"])
+def test_a_store_in_memory_is_not_asked_for_until_it_leaves_it(buffer: Any, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     disk.is_cold = False
-    assert disk.sample(buffer, 100) <= gatherer._LOOK
-    assert disk.sample(buffer, 100) == 0
+    assert disk.sample(buffer, 100, how) <= 2 * gatherer._LOOK  # some were begun before
+    assert disk.sample(buffer, 100, how) == 0
     disk.is_cold = True
-    assert disk.sample(buffer, 100) >= 100 - gatherer._LOOK
+    assert disk.sample(buffer, 100, how) >= 100 - gatherer._LOOK
 
 
 def test_where_the_system_does_not_count_reading_faults_tell(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

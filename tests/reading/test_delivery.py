@@ -84,18 +84,19 @@ def test_whatever_a_function_returns_goes_to_the_device_as_far_as_it_can(buffer:
     assert text.tolist() == ["a", "b"]
 
 
-def test_a_loader_calls_it_in_its_threads(buffer: db.ReplayBuffer) -> None:
-    seen = set()
+def test_a_loader_calls_it_in_threads_where_asked_for(buffer: db.ReplayBuffer) -> None:
+    seen = set[str]()
 
     def note(batch: Any) -> Any:
         seen.add(threading.current_thread().name)
         return batch
 
+    for _ in itertools.islice(buffer.loader(8, prefetch=4, transform=note, transform_threads=1), 20):
+        pass
+    assert seen == {"diskbuffer-transform_0"}
     for _ in itertools.islice(buffer.loader(8, prefetch=4, threads=2, transform=note), 20):
         pass
-    assert seen == {"diskbuffer-load"}
-    buffer.sample(8, transform=note)
-    assert threading.current_thread().name in seen
+    assert seen == {"diskbuffer-transform_0", threading.current_thread().name}
 
 
 def test_batches_that_a_function_keeps_stay_as_they_are(buffer: db.ReplayBuffer) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.native import gather
 from diskbuffer.reading.gather import single_steps
+from diskbuffer.reading.gather.gatherer import Gatherer
 from diskbuffer.reading.gather.single_steps import SingleSteps
 from diskbuffer.schema.nested import flatten
 
@@ -146,7 +146,7 @@ def test_stacks_that_are_drawn_and_gathered_in_one_call_are_the_same(
     rng = np.random.default_rng(seed)
     columns = {"obs/a": db.Column((9, 8), "uint8"), "obs/b": db.Column((2,)), "action": db.Column((), "int64")}
     columns |= {"reward": db.Column(allow_nan=True)}
-    n_envs, read, gather_random = int(rng.integers(1, 4)), list[bool](), gather.gather_random
+    n_envs, read, draw = int(rng.integers(1, 4)), list[bool](), Gatherer.draw
     with db.ReplayBuffer(
         tmp_path / "store",
         columns=columns,
@@ -162,9 +162,7 @@ def test_stacks_that_are_drawn_and_gathered_in_one_call_are_the_same(
                 sampler, size, results = db.Uniform(int(rng.integers(9))), int(rng.integers(1, 40)), list[Any]()
                 for at_once in (True, False):
                     with monkeypatch.context() as patch:
-                        patch.setattr(
-                            gather, "gather_random", lambda *what, on=at_once: on and _noted(read, gather_random(*what))
-                        )
+                        patch.setattr(Gatherer, "draw", lambda *what, on=at_once: on and _noted(read, bool(draw(*what))))
                         batch = flatten(buffer.sample(size, copy.deepcopy(sampler)))
                     results.append({path: (v.dtype, v.shape, v.stride(), v.numpy().tobytes()) for path, v in batch.items()})
                 assert results[0] == results[1]

@@ -117,12 +117,11 @@ def test_close_gives_back_what_was_mapped(tmp_path: Path, count: Count, kind: st
 def test_a_batch_that_another_thread_gathers_keeps_what_it_reads_until_it_is_done(tmp_path: Path, count: Count) -> None:
     buffer = filled(tmp_path / "store")
     expected = buffer.sample(64)["obs"]
-    planned = buffer._drawing.source(db.Uniform(0), 64).next_planned()
-    arrays = buffer._reader.pool.take(planned.request)
+    planned = buffer._drawing.source(db.Uniform(0), 64).begin(buffer._reader.pool.take).planned
+    assert planned is not None
     buffer.close()
     assert count.maps() > 5
-    planned.gather(arrays)
-    assert arrays.batch()["obs"].shape == expected.shape
+    assert planned.gather().batch()["obs"].shape == expected.shape
     del planned
     assert count.maps() == 0
 

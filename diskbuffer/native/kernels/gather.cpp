@@ -234,13 +234,8 @@ private:
 
 }  // namespace
 
-void gather_parts(SharedBatch& shared, Scratch scratch) noexcept {
-    const int64_t n = shared.batch.n_runs;
-    while (true) {
-        const int64_t part = shared.progress.turn.fetch_add(1, std::memory_order_relaxed);
-        if (part >= shared.parts || shared.progress.reason.load(std::memory_order_relaxed) != NOTHING_WRONG) return;
-        Gathering(shared.batch, n * part / shared.parts, n * (part + 1) / shared.parts, scratch, shared.progress).gather();
-    }
+void gather_runs(const Batch& batch, int64_t begin, int64_t end, Scratch scratch, Progress& progress) noexcept {
+    Gathering(batch, begin, end, scratch, progress).gather();
 }
 
 }  // namespace diskbuffer

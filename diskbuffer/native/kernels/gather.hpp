@@ -12,10 +12,9 @@
 
 namespace diskbuffer {
 
-// How far the threads of a batch are, and the first chunk that one of them could not read.
+// The first chunk of a batch that one of its threads could not read.
 struct Progress {
-    std::atomic<int64_t> turn{0};  // the next part to take
-    std::atomic<int> reason{0};    // a Reason; the following are set by the thread that set it
+    std::atomic<int> reason{0};  // a Reason; the following are set by the thread that set it
     int64_t target = 0, run = 0, chunk = 0;
 };
 
@@ -25,14 +24,7 @@ struct Scratch {
     int64_t largest;
 };
 
-// A batch that several threads gather: split into `parts`, of which who is done takes the next.
-struct SharedBatch {
-    Batch batch;
-    int64_t parts;
-    Progress progress;
-};
-
-// Take parts of a batch until none is left; nothing more is gathered once a chunk cannot be read.
-void gather_parts(SharedBatch& shared, Scratch scratch) noexcept;
+// Gather runs `begin` to `end` of a batch, up to the first chunk that cannot be read.
+void gather_runs(const Batch& batch, int64_t begin, int64_t end, Scratch scratch, Progress& progress) noexcept;
 
 }  // namespace diskbuffer

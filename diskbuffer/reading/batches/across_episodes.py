@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from diskbuffer.native.jobs import Finishes, Job
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
-from diskbuffer.reading.gather.targets import Columns, Memory
+from diskbuffer.reading.gather.targets import Block, Columns, Memory
 from diskbuffer.samplers.draws import Draw, Rows
 from diskbuffer.schema.nested import put
 from diskbuffer.schema.schema import is_observation
@@ -17,18 +18,23 @@ class RowArrays(Arrays):
 
     _form: Rows
 
-    def allocate(self, columns: Columns, pinned: bool) -> None:
+    def allocate(self, columns: Columns, block: Block | None) -> None:
         """Allocate observations, and the other columns."""
         stack, length, size = self._stack, self._form.length, self._size
         obs = tuple(path for path in columns.paths if is_observation(path))
         others = tuple(path for path in columns.paths if not is_observation(path))
         if stack == 1:
-            frames = Memory(columns.select(obs), [(0, length, False)] * len(obs), size, pinned)
+            frames = Memory(columns.select(obs), [(0, length, False)] * len(obs), size, block)
         else:
-            frames = Memory(columns.select(obs), [(0, stack, False)] * len(obs), size * length, pinned)
-        rest = Memory(columns.select(others), [(0, length, False)] * len(others), size, pinned)
+            frames = Memory(columns.select(obs), [(0, stack, False)] * len(obs), size * length, block)
+        rest = Memory(columns.select(others), [(0, length, False)] * len(others), size, block)
         self.memories = [frames, rest]
-        self._delivered = [*frames.blocks, *rest.blocks]
+        self._delivered = [*frames.columns, *rest.columns]
+        self._is_last = np.zeros((size, length), np.bool_)
+        self._finishes = Finishes()
+        for path, array in rest.items():
+            if path in ("terminated", "truncated"):
+                self._finishes.add("unset", array, size, length, source=self._is_last)
 
     @staticmethod
     def windows(frame_stack: int, form: Rows, drawn: Draw) -> list[Windows]:
@@ -40,11 +46,10 @@ class RowArrays(Arrays):
         each = Draw(np.repeat(drawn.streams, form.length), positions, drawn.notes["_firsts"].ravel(), positions)
         return [Windows(each, frame_stack - 1, frame_stack), along]
 
-    def finish(self, drawn: Draw) -> None:
-        """Clear the flags of rows that are no steps: those of a stack prefix tell what they are."""
-        for path, array in self.memories[1].items():
-            if path in ("terminated", "truncated"):
-                array[drawn.notes["is_last"]] = False
+    def plan_finish(self, job: Job, drawn: Draw) -> None:
+        """Have the flags of rows cleared that are no steps: those of a stack prefix tell what they are."""
+        self._is_last[...] = drawn.notes["is_last"]
+        job.finish(self._finishes)
 
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors."""

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import torch
 
-from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
+from diskbuffer.native import jobs
+from diskbuffer.reading.gather.targets import Block, ColumnMemory, Columns, Memory
 from diskbuffer.samplers.draws import Draw
 from diskbuffer.schema.nested import leaves
 
+_NOTE_BYTES = 64  # room for notes of a step: its id, its weight, and others
 Batch = dict[str, Any]  # tensors, nested for dict observations
 
 
@@ -45,9 +47,14 @@ class Arrays(ABC):
         self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
         self._delivered: list[ColumnMemory] = []
         self._notes: dict[str, ColumnMemory] = {}  # where these are pinned, too
-        self.allocate(request.columns, pinned)
-        self._named = as_arrays(self.name([block.tensor() for block in self._delivered]))
-        self._shared = [*leaves(self._named), *(block.array for block in self._delivered)]  # by those whom we gave tensors
+        self.block: Block | None = None
+        if pinned:
+            needed = Block()
+            self.allocate(request.columns, needed)
+            self.block = Block(needed.taken + _NOTE_BYTES * request.size * request.form.steps)
+        self.allocate(request.columns, self.block)
+        self._named = as_arrays(self.name([memory.tensor() for memory in self._delivered]))
+        self._shared = [*leaves(self._named), *(memory.array for memory in self._delivered)]  # by those whom we gave tensors
         self._unused = self._references()
 
     def _references(self) -> list[int]:
@@ -72,7 +79,7 @@ class Arrays(ABC):
 
     def tensors(self) -> list[torch.Tensor]:
         """Return tensors over this memory, to be copied elsewhere; notes come last."""
-        return [*(block.tensor() for block in self._delivered), *map(torch.from_numpy, self.notes.values())]
+        return [*(memory.tensor() for memory in self._delivered), *map(torch.from_numpy, self.notes.values())]
 
     def deliver(self, tensors: list[torch.Tensor]) -> Batch:
         """Make a batch of copies of what `tensors` returned."""
@@ -84,29 +91,33 @@ class Arrays(ABC):
         """Take what is delivered beside the columns: the ids of the steps, and what the sampler tells of them."""
         notes = drawn.delivered_notes() | {"steps": steps}
         self.notes = {name: self._pin(name, note) for name, note in notes.items()} if self.pinned else notes
+        if self.pinned:
+            self._unused = self._references()  # of notes, too
 
     def _pin(self, name: str, note: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Copy a note to pinned memory, which is used again as all else here."""
         known = self._notes.get(name)
         if known is None or known.array.shape != note.shape or known.array.dtype != note.dtype:
-            known = self._notes[name] = ColumnMemory(note.shape, note.dtype, pinned=True)
+            block = self.block if self.block is not None and self.block.has_room(note.nbytes) else Block(note.nbytes)
+            known = self._notes[name] = ColumnMemory(note.shape, note.dtype, block)
             self._shared = [*self._shared, known.array]
-            self._unused = self._references()
         known.array[...] = note
         return known.array
 
     @abstractmethod
-    def allocate(self, columns: Columns, pinned: bool) -> None:
-        """Set `memories`, and `_delivered`: what of them, and of other memory, users get."""
+    def allocate(self, columns: Columns, block: Block | None) -> None:
+        """Set `memories`, and `_delivered`: what users get of them, and of other memory; it lies in the block if there is one."""
 
     @staticmethod
     @abstractmethod
     def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
 
-    @abstractmethod
-    def finish(self, drawn: Draw) -> None:
-        """Compute what follows from what was gathered."""
+    def plan_finish(self, job: jobs.Job, drawn: Draw) -> None:  # noqa: B027  most need nothing
+        """Tell a job what follows from what it gathers."""
+
+    def finish(self, drawn: Draw) -> None:  # noqa: B027
+        """Compute what follows, and needs Python."""
 
     @abstractmethod
     def name(self, tensors: list[torch.Tensor]) -> Batch:

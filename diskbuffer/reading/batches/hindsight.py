@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Request, Windows, as_arrays
 from diskbuffer.reading.batches.transitions import StepArrays
-from diskbuffer.reading.gather.targets import Columns, Memory
+from diskbuffer.reading.gather.targets import Block, Columns, Memory
 from diskbuffer.samplers import draws
 from diskbuffer.samplers.draws import Draw
 
@@ -32,11 +32,11 @@ class RelabelledArrays(StepArrays):
             raise InputError("goals are relabelled where the reward is one number; this store's is not")
         super().__init__(request, pinned)
 
-    def allocate(self, columns: Columns, pinned: bool) -> None:
+    def allocate(self, columns: Columns, block: Block | None) -> None:
         """Allocate steps, and a goal for each."""
         self._reward, self._form = self.request.form.reward, draws.Steps()
-        super().allocate(columns, pinned)
-        self.memories.append(Memory(columns.select((ACHIEVED,)), [(0, 1, True)], self._size, False))
+        super().allocate(columns, block)
+        self.memories.append(Memory(columns.select((ACHIEVED,)), [(0, 1, True)], self._size))
 
     @staticmethod
     def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
@@ -47,7 +47,7 @@ class RelabelledArrays(StepArrays):
     def finish(self, drawn: Draw) -> None:
         """Put the goals in, and ask for the rewards."""
         which, steps = drawn.notes["relabelled"], dict(self.memories[0].items())
-        goals = self.memories[1].blocks[0].array
+        goals = self.memories[1].columns[0].array
         steps[DESIRED][which] = goals[which][:, None]
         rewards = self._rewards()
         stored = rewards.astype(steps["reward"].dtype)
@@ -56,7 +56,7 @@ class RelabelledArrays(StepArrays):
         steps["reward"][which] = stored[which]
 
     def _rewards(self) -> npt.NDArray[Any]:
-        reward = np.asarray(self._reward(as_arrays(self.name([block.tensor() for block in self._delivered]))))
+        reward = np.asarray(self._reward(as_arrays(self.name([memory.tensor() for memory in self._delivered]))))
         if reward.shape != (self._size,) or reward.dtype.kind not in "biuf":
             raise InputError(
                 f"the reward function must return a number for each step of the batch, shape ({self._size},), found "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
+from diskbuffer.native.jobs import Finishes, Job
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
-from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
+from diskbuffer.reading.gather.targets import Block, ColumnMemory, Columns, Memory
 from diskbuffer.samplers.draws import Draw, NSteps
 from diskbuffer.schema.nested import put
 from diskbuffer.schema.schema import is_observation
@@ -17,22 +20,38 @@ class NStepArrays(Arrays):
 
     _form: NSteps
 
-    def allocate(self, columns: Columns, pinned: bool) -> None:
+    def allocate(self, columns: Columns, block: Block | None) -> None:
         """Allocate the observations before and after, the other columns of n steps, and what is made of them."""
         stack, n_step, size = self._stack, self._form.n_step, self._size
         obs = tuple(path for path in columns.paths if is_observation(path))
         others = tuple(path for path in columns.paths if not is_observation(path))
-        frames = Memory(columns.select(obs), [(0, stack, stack == 1)] * len(obs), 2 * size, pinned)
-        ahead = Memory(columns.select(others), [(0, n_step, False)] * len(others), size, pinned)
+        frames = Memory(columns.select(obs), [(0, stack, stack == 1)] * len(obs), 2 * size, block)
+        ahead = Memory(columns.select(others), [(0, n_step, False)] * len(others), size)  # of which nothing is sent
         self.memories = [frames, ahead]
         self._outs = {}
         for path in others:
             dtype = columns.schema[path].np_dtype
             if path.split("/")[0] == "reward" and dtype.kind not in "fc":
                 dtype = np.dtype(np.float32)  # sums of discounted integers are none
-            self._outs[path] = ColumnMemory((size, *columns.schema[path].shape), dtype, pinned)
-        self._outs["discount"] = ColumnMemory((size,), np.dtype(np.float32), pinned)
-        self._delivered = [*frames.blocks, *self._outs.values()]
+            self._outs[path] = ColumnMemory((size, *columns.schema[path].shape), dtype, block)
+        self._outs["discount"] = ColumnMemory((size,), np.dtype(np.float32), block)
+        self._delivered = [*frames.columns, *self._outs.values()]
+        self._steps = np.zeros(size, np.int64)  # to the end of the episode
+        # Products one after the other: a power rounds otherwise on another processor.
+        self._discounts = np.multiply.accumulate(np.append(1.0, np.full(n_step, self._form.gamma)))
+        self._finishes = Finishes()
+        common: dict[str, Any] = {"end": self._steps, "factors": self._discounts}
+        for path, rows in ahead.items():
+            out, what = self._outs[path].array, "first"
+            if path in ("terminated", "truncated"):
+                what = "last"
+            elif path.split("/")[0] == "reward":
+                what = "sum"
+            how = common | {"row_bytes": rows.nbytes // max(1, size * n_step)}
+            how |= {"number": _number(rows.dtype), "rounded": _number(out.dtype)} if what == "sum" else {}
+            self._finishes.add(what, out, size, n_step, source=rows, **how)
+        terminated, discount = self._outs["terminated"].array, self._outs["discount"].array
+        self._finishes.add("discount", discount, size, n_step, source=terminated, **common)
 
     @staticmethod
     def windows(frame_stack: int, form: NSteps, drawn: Draw) -> list[Windows]:
@@ -42,24 +61,10 @@ class NStepArrays(Arrays):
         both = Draw(streams, np.concatenate([drawn.positions, after]), starts, ends)
         return [Windows(both, frame_stack - 1, frame_stack), Windows(drawn, 0, form.n_step)]
 
-    def finish(self, drawn: Draw) -> None:
-        """Sum up rewards; take the flags of the last step, and everything else of the first."""
-        steps = np.minimum(self._form.n_step, drawn.ends - drawn.positions)
-        last, sample = steps - 1, np.arange(self._size)
-        counted = np.arange(self._form.n_step) < steps[:, None]
-        # Products one after the other: a power rounds otherwise on another processor. Sums are in float64, too, and rounded once.
-        discounts = np.multiply.accumulate(np.append(1.0, np.full(self._form.n_step, self._form.gamma)))
-        for path, array in self.memories[1].items():
-            out = self._outs[path].array
-            if path.split("/")[0] == "reward":
-                shape = (*counted.shape, *(1,) * (array.ndim - 2))
-                rewards = np.where(counted.reshape(shape), array, 0)  # after an episode's end there may be anything
-                out[...] = (rewards * discounts[:-1].reshape(1, -1, *shape[2:])).sum(axis=1)
-            elif path in ("terminated", "truncated"):
-                out[...] = array[sample, last]
-            else:
-                out[...] = array[:, 0]
-        self._outs["discount"].array[:] = discounts[steps] * ~self._outs["terminated"].array
+    def plan_finish(self, job: Job, drawn: Draw) -> None:
+        """Have rewards summed up, the flags of the last step taken, and everything else of the first."""
+        np.subtract(drawn.ends, drawn.positions, out=self._steps)
+        job.finish(self._finishes)
 
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
@@ -71,3 +76,10 @@ class NStepArrays(Arrays):
             else:
                 put(batch, path, tensor)
         return batch
+
+
+def _number(dtype: np.dtype[Any]) -> str:
+    """Return how numbers are stored, as a job takes it: those that a complex one consists of, and booleans as bytes."""
+    if dtype.kind == "c":
+        return f"f{dtype.itemsize // 2}"
+    return "u1" if dtype.kind == "b" else dtype.str[1:]

@@ -6,11 +6,14 @@ these are to have memory of their own, they are gathered twice, which takes no l
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
+from diskbuffer.native.jobs import Finishes, Job
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
-from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
+from diskbuffer.reading.gather.targets import Block, ColumnMemory, Columns, Memory
 from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.schema.nested import put
 from diskbuffer.schema.schema import is_observation
@@ -21,7 +24,7 @@ class StepArrays(Arrays):
 
     _form: Steps
 
-    def allocate(self, columns: Columns, pinned: bool) -> None:
+    def allocate(self, columns: Columns, block: Block | None) -> None:
         """Allocate frames, and the other columns of each step."""
         stack, form, obs = self._stack, self._form, tuple(path for path in columns.paths if is_observation(path))
         frames = (0, stack, stack == 1) if form.apart else (0, stack + form.steps, False)
@@ -29,30 +32,31 @@ class StepArrays(Arrays):
         if form.apart:
             columns = columns.select((*columns.paths, *obs))
             extents += [(1, stack, stack == 1)] * len(obs)
-        self.memories = [Memory(columns, extents, self._size, pinned)]
-        self._mask = [ColumnMemory((self._size, form.steps), np.dtype(np.bool_), pinned)] if form.padded else []
-        self._delivered = [*self.memories[0].blocks, *self._mask]
+        self.memories = [Memory(columns, extents, self._size, block)]
+        self._mask = [ColumnMemory((self._size, form.steps), np.dtype(np.bool_), block)] if form.padded else []
+        self._delivered = [*self.memories[0].columns, *self._mask]
+        if not self._mask:
+            return
+        self._reach = np.zeros((2, self._size), np.int64)  # from which step on, and until before which
+        steps: dict[str, Any] = {"samples": self._size, "begin": self._reach[0], "end": self._reach[1], "rows": form.steps}
+        self._finishes = Finishes()
+        self._finishes.add("mask", self._mask[0].array, **steps)
+        for path, array in self.memories[0].items():
+            how = {**steps, "row_bytes": columns.schema[path].row_bytes}
+            if is_observation(path):  # frames before the start belong to the stacks after it
+                how |= {"rows": stack + form.steps, "extra": stack}
+            self._finishes.add("zeros", array, **how)
 
     @staticmethod
     def windows(frame_stack: int, form: Steps, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
         return [Windows(drawn, frame_stack - 1 + form.burn_in, frame_stack + form.steps)]
 
-    def finish(self, drawn: Draw) -> None:
-        """Fill sequences up with zeros before their episode's start and after its end."""
-        if not self._mask:
-            return
-        form, mask = self._form, self._mask[0].array
-        begin, end = form.reach(drawn)
-        time = np.arange(form.steps)
-        np.logical_and(time >= begin[:, None], time < end[:, None], out=mask)
-        for i in np.flatnonzero((begin > 0) | (end < form.steps)).tolist():
-            for path, array in self.memories[0].items():
-                if is_observation(path):  # frames before the start belong to the stacks after it
-                    array[i, end[i] + self._stack :] = 0
-                    array[i, : max(begin[i], 0)] = 0
-                else:
-                    array[i, ~mask[i]] = 0
+    def plan_finish(self, job: Job, drawn: Draw) -> None:
+        """Have sequences filled up with zeros before their episode's start and after its end."""
+        if self._mask:
+            self._reach[...] = self._form.reach(drawn)
+            job.finish(self._finishes)
 
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""

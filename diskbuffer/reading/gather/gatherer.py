@@ -1,4 +1,4 @@
-"""Bring a planned batch into its memory, split over threads."""
+"""Bring planned batches into their memory, split over threads: at once, or ahead of who asks for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,9 +15,9 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.index import Index
 from diskbuffer.native import gather
+from diskbuffer.native.jobs import Job
 from diskbuffer.native.sampling import Philox
-from diskbuffer.reading.gather.helpers import Helpers
-from diskbuffer.reading.gather.plan import Plan
+from diskbuffer.reading.gather.crew import Crew
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.reading.gather.thread_count import ThreadCount
 from diskbuffer.store.format import codec
@@ -25,11 +25,12 @@ from diskbuffer.store.format import codec
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[str, int, int, int, int], str]
-Damage = tuple[int, int, int, int]  # why a chunk cannot be read; the target, the run, and the number of the chunk
+Share = tuple["Gatherer", Memory]  # of a job: whose store it is from, and the memory that it goes to
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _KINDS = 64  # of batches, for which it is known how many threads are best
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
-_LOOK = 8  # every so many batches are looked at: counting faults takes a tenth of a small one's time
+_WAITS = 0.05  # seconds after which one who waits looks for signals
+_LOOK = 8  # batches after which a disk that is not waited for is taken for fast; of small ones, whose faults are looked at
 
 
 _PAGE = resource.getpagesize()
@@ -39,10 +40,6 @@ def _major_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
-def _pages_read() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * 512 // _PAGE
-
-
 def default_threads() -> int:
     """Choose how many threads decode a batch: the machine's cores, eight at most."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -50,7 +47,7 @@ def default_threads() -> int:
 
 
 class Gatherer:
-    """Run plans, in `threads` threads; any number of callers at once.
+    """Run jobs, in `threads` threads; any number of callers at once.
 
     Parameters
     ----------
@@ -62,68 +59,78 @@ class Gatherer:
     """
 
     def __init__(self, largest_chunk: int, threads: int, describe: Describe) -> None:
-        self._describe, self._largest = describe, largest_chunk
+        self._describe, self.largest = describe, largest_chunk
         self.threads = threads
-        self._helpers = Helpers("diskbuffer-gather", largest_chunk)
+        self._crew = Crew("diskbuffer-gather")
         self._last_thread_count: ThreadCount | None = None
         self._local = threading.local()
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
-        self._batches = 0
-        self._thread_counts: dict[tuple[tuple[str, ...], int], ThreadCount] = {}  # of some columns, and so many bytes
+        self._warm = 0  # batches in a row that did not wait for the disk
+        self._thread_counts: dict[Hashable, ThreadCount] = {}  # of batches of a kind
 
-    def call_helpers(self) -> None:
+    def call_threads(self) -> None:
         """Wake threads for a batch that is about to be planned, if the last one was gathered in several."""
         thread_count = self._last_thread_count
         if thread_count is not None and thread_count.best > 1:
-            self._helpers.call(thread_count.best - 1)
+            self._crew.native.call(thread_count.best - 1)
 
-    def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
-        """Fill a batch's arrays as planned. Blocks, without the GIL."""
-        damage = self._share(plan, memory, threads)
-        if damage is not None:
-            raise self._error(plan, memory, damage)
+    def run(self, job: Job, shares: Sequence[Share]) -> None:
+        """Fill the memory of all shares of a job, in as many threads as are fastest. Blocks, without the GIL."""
+        thread_count = self._last_thread_count = self._thread_count(shares)
+        threads, begun = thread_count.choose(), time.perf_counter()
+        if threads == 1:
+            job.run(self._scratch(_largest(shares)), self._page_bytes)
+            self._note(job.waits > job.runs // _COLD)
+        else:
+            self.submit(job, shares, threads - 1, urgent=True)
+            self.wait(job)
+        thread_count.note(threads, time.perf_counter() - begun)
+        raise_damage(job, shares)
 
-    def gather_random(
-        self, index: Index, mapped: Int64, memory: Memory, random: Philox, before: int, rows: int, ids: Int64
-    ) -> bool | None:
-        """Draw, plan and gather steps, as `quickly` does; fill in their ids, and return whether all could be read."""
-        what = index.table, mapped, memory.targets, self._scratch(), random, before, rows, index.segment_rows, ids
-        return self.quickly(len(ids), gather.gather_random, *what)
+    def submit(self, job: Job, shares: Sequence[Share], threads: int, *, urgent: bool = False) -> None:
+        """Hand a job over to so many threads, and go on; one that is `urgent` comes before those that were handed over before."""
+        self._crew.have(threads)
+        parts = (threads + 1) * _PARTS if threads else 1
+        job.submit(self._crew.native, _largest(shares), parts, threads, urgent, self._page_bytes)
+
+    @property
+    def _page_bytes(self) -> int:
+        """As jobs take it: those of a page, where the disk is to be asked for all pages first."""
+        return _PAGE if self._cold else 0
+
+    def wait(self, job: Job) -> None:
+        """Wait for a job that was handed over here, and help with it."""
+        while not job.wait(self._scratch(job.largest), _WAITS):
+            pass  # signals are handled
+        self._note(job.waits > job.runs // _COLD)
+
+    def _note(self, has_waited: bool) -> None:
+        """Note whether a batch has waited for the disk; some file systems do not tell of what they read when they are asked."""
+        self._warm = 0 if has_waited else self._warm + 1
+        self._cold = has_waited or (self._cold and self._warm < _LOOK)
+
+    def draw(self, index: Index, mapped: Int64, memory: Memory, random: Philox, before: int, rows: int, ids: Int64) -> bool:
+        """Draw, plan and gather steps in this thread; fill in their ids, and return whether all could be read."""
+        job = Job()
+        if not job.draw(index.table, mapped, memory.targets, random, before, rows, index.segment_rows, ids):
+            return False
+        return job.run(self._scratch(self.largest))
 
     def quickly(self, size: int, read: Callable[..., T], *what: Any) -> T | None:
         """Read so many samples without a plan; None where the disk may have to be waited for."""
         if self._cold:
             return None
-        self._batches += 1
-        looked_at = self._batches % _LOOK == 0
-        before = _major_faults() if looked_at else 0
+        self._warm += 1
+        if self._warm % _LOOK != 1:  # the first after those that asked is looked at
+            return read(*what)
+        before = _major_faults()
         result = read(*what)
-        if looked_at:
-            self._cold = _major_faults() - before > size // _COLD
+        self._note(_major_faults() - before > size // _COLD)
         return result
 
-    def _share(self, plan: Plan, memory: Memory, threads: int | None) -> Damage | None:
-        self._batches += 1
-        looked_at, advised, n = self._batches % _LOOK == 0, self._cold, len(plan.runs)
-        count = _pages_read if advised else _major_faults
-        before = count() if looked_at else 0
-        if advised:
-            gather.request_pages(memory.targets, plan.runs, plan.sources, _PAGE)
-        if threads is None and self.threads > 1:
-            thread_count = self._last_thread_count = self._thread_count(memory)
-            threads, begun = thread_count.choose(), time.perf_counter()
-            damage = self._gather(plan, memory, threads)
-            thread_count.note(threads, time.perf_counter() - begun)
-        else:
-            damage = self._gather(plan, memory, threads or 1)
-        if looked_at:
-            self._cold = count() - before > n // _COLD
-            if advised and not self._cold:
-                self._batches = -1  # look at the next one, too: faults are counted everywhere, what some file systems read is not
-        return damage
-
-    def _thread_count(self, memory: Memory) -> ThreadCount:
-        kind = memory.paths, memory.nbytes
+    def _thread_count(self, shares: Sequence[Share]) -> ThreadCount:
+        memory = shares[0][1]
+        kind = memory.paths, memory.nbytes, len(shares)
         thread_count = self._thread_counts.get(kind)
         if thread_count is None:
             if len(self._thread_counts) >= _KINDS:  # such as the episodes of somebody who reads one after the other
@@ -131,33 +138,37 @@ class Gatherer:
             thread_count = self._thread_counts[kind] = ThreadCount(self.threads)
         return thread_count
 
-    def _gather(self, plan: Plan, memory: Memory, threads: int) -> Damage | None:
-        what, n = (memory.targets, plan.runs, plan.sources, self._scratch()), len(plan.runs)
-        if threads == 1:
-            return gather.gather(*what)
-        with self._helpers.lend(threads - 1) as helpers:
-            return gather.gather(*what, min(n, threads * _PARTS), helpers)
-
     def close(self) -> None:
         """Stop the threads."""
-        self._helpers.close()
+        self._crew.close()
 
-    def _scratch(self) -> npt.NDArray[np.uint8]:
-        if not hasattr(self._local, "scratch"):
-            self._local.scratch = np.zeros((2, self._largest), np.uint8)
-        scratch: npt.NDArray[np.uint8] = self._local.scratch
+    def _scratch(self, largest: int) -> npt.NDArray[np.uint8]:
+        scratch: npt.NDArray[np.uint8] | None = getattr(self._local, "scratch", None)
+        if scratch is None or scratch.shape[1] < largest:
+            scratch = self._local.scratch = np.zeros((2, largest), np.uint8)
         return scratch
 
-    def _error(self, plan: Plan, memory: Memory, damage: Damage) -> CorruptionError:
-        reason, target, r, chunk = damage
-        run, path = plan.runs[r].tolist(), memory.paths[target]
+    def error(self, memory: Memory, reason: int, target: int, run: tuple[int, ...], chunk: int) -> CorruptionError:
+        """Return the error of a chunk that cannot be read."""
         chunk_rows = int(memory.targets[0, target, gather.CHUNK_ROWS])
         first, rows = run[gather.POSITION] - run[gather.ROW] + chunk * chunk_rows, chunk_rows
         if not chunk_rows:
             first, rows = run[gather.POSITION], run[gather.COUNT]
-        where = self._describe(path, run[gather.FILE], run[gather.STREAM], first, first + rows - 1)
+        where = self._describe(memory.paths[target], run[gather.FILE], run[gather.STREAM], first, first + rows - 1)
         what = f"chunk {chunk}" if chunk_rows else "these rows"
         return CorruptionError(
             f"{where} cannot be read: {what}: {codec.REASONS[reason]}. The file was damaged after it was "
             "written; `diskbuffer check --repair` goes on without these steps, or restore it from a copy, or sample others"
         )
+
+
+def _largest(shares: Sequence[Share]) -> int:
+    return max([gatherer.largest for gatherer, _ in shares])
+
+
+def raise_damage(job: Job, shares: Sequence[Share]) -> None:
+    """Raise a CorruptionError where a chunk of a job that is over cannot be read."""
+    damage = job.damage
+    if damage is not None:
+        gatherer, memory = shares[damage[0]]
+        raise gatherer.error(memory, *damage[1:])

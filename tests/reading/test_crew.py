@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.reading.gather.gatherer import Gatherer
 from diskbuffer.samplers.draws import Steps
 
 STEPS = 400
@@ -32,10 +31,10 @@ def gathers(buffer: db.ReplayBuffer, seed: int, threads: int) -> bool:
     rng, reader = np.random.default_rng(seed), buffer._reader
     steps = rng.integers(0, STEPS, int(rng.integers(1, 80)))
     if seed % 2:
-        reader.gatherer._helpers.call(threads - 1)
-    planned = reader.plan(reader.draw_named(steps), Steps(None))
-    arrays = reader.pool.take(planned.request)
-    planned.gather(arrays, threads)
+        reader.gatherer.call_threads()
+    planned = reader.plan(reader.draw_named(steps), Steps(None), reader.pool.take)
+    planned.submit(threads - 1)
+    arrays = planned.wait()
     batch = arrays.batch()
     same = bool((batch["obs"].numpy() == FRAMES[steps]).all() and (batch["next_obs"].numpy() == FRAMES[steps + 1]).all())
     del batch
@@ -43,7 +42,7 @@ def gathers(buffer: db.ReplayBuffer, seed: int, threads: int) -> bool:
     return same
 
 
-def helpers() -> int:
+def threads() -> int:
     return sum(thread.name == NAME for thread in threading.enumerate())
 
 
@@ -52,17 +51,17 @@ def test_any_number_of_callers_gather_at_once(buffer: db.ReplayBuffer) -> None:
         assert all(pool.map(lambda seed: gathers(buffer, seed, 1 + seed % 4), range(300)))
 
 
-def test_helpers_are_kept_for_the_next_batch_and_end_when_they_are_closed(buffer: db.ReplayBuffer) -> None:
-    before = helpers()
+def test_threads_are_kept_for_the_next_batch_and_end_when_they_are_closed(buffer: db.ReplayBuffer) -> None:
+    before = threads()
     for seed in range(20):
         assert gathers(buffer, seed, 3)
-    assert helpers() == before + 2
+    assert threads() == before + 2
     ending = [thread for thread in threading.enumerate() if thread.name == NAME]
     buffer._reader.gatherer.close()
     for thread in ending[-2:]:
         thread.join(60)
-    assert helpers() <= before
-    assert gathers(buffer, 1, 2)  # by a thread that goes on; its helper ends after it
+    assert threads() <= before
+    assert gathers(buffer, 1, 2)  # by a thread that goes on; it ends after that
 
 
 def test_damage_is_found_whoever_finds_it(buffer: db.ReplayBuffer) -> None:
@@ -77,29 +76,22 @@ def test_damage_is_found_whoever_finds_it(buffer: db.ReplayBuffer) -> None:
             byte = file.read(1)
             file.seek(20)
             file.write(bytes([byte[0] ^ 1]))
-        for threads in (1, 2, 4):
-            planned = reader.plan(reader.draw_named(np.arange(STEPS)), Steps(None))
+        for more in (0, 1, 3):
+            planned = reader.plan(reader.draw_named(np.arange(STEPS)), Steps(None), reader.pool.take)
+            planned.submit(more)
             with pytest.raises(db.CorruptionError, match="chunk 0: its checksum does not match"):
-                planned.gather(reader.pool.take(planned.request), threads)
+                planned.wait()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_the_child_of_a_fork_has_helpers_of_its_own(buffer: db.ReplayBuffer) -> None:
-    gatherer = Gatherer(40 * 40 * 4, 3, lambda *_: "")
-    reader = buffer._reader
-    planned = reader.plan(reader.draw_named(np.arange(64)), Steps(None))
-    (plan,), memory = planned.store_rows[0].plans, reader.pool.take(planned.request).memories[0]
-    gatherer.run(plan, memory, 3)
+def test_the_child_of_a_fork_has_threads_of_its_own(buffer: db.ReplayBuffer) -> None:
+    assert gathers(buffer, 0, 3)
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            frames = dict(memory.items())["obs"]
-            frames[:] = 7
-            gatherer.run(plan, memory, 3)
-            status = int(not (helpers() == 2 and (frames[:, 0] == FRAMES[:64]).all()))
+            status = int(not (gathers(buffer, 2, 3) and threads() == 2))
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    gatherer.close()
