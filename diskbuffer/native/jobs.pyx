@@ -50,6 +50,12 @@ cdef extern from "plan.hpp" namespace "diskbuffer" nogil:
     void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted)
     bint find_sources_ "diskbuffer::find_sources"(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources)
 
+cdef extern from "byte_ranges.hpp" namespace "diskbuffer" nogil:
+    struct Pages:
+        pass
+
+    int64_t join_pages_ "diskbuffer::join_pages"(const Source* pieces, int64_t n, int64_t page_bytes, Pages* stretches)
+
 cdef extern from "jobs.hpp" namespace "diskbuffer" nogil:
     cppclass Atomic "std::atomic<int>":
         int load()
@@ -358,3 +364,15 @@ cdef int check_targets(targets, const Share& share) except -1:
         if not (0 <= share.targets[i].column < share.columns and -1 <= share.targets[i].checksums < share.columns):
             raise ValueError(f"expected one of {share.columns} columns, found {share.targets[i].column}, {share.targets[i].checksums}")
     return 0
+
+
+def join_pages(pieces, int64_t page_bytes):
+    """Return the stretches of pages, (n, 2), first and after the last, that pieces of memory, (addresses, bytes), lie in."""
+    cdef const Source* memory = <const Source*>int64s(pieces, 2)
+    cdef cnp.npy_intp shape[2]
+    shape[0], shape[1] = length(pieces), 2
+    if length(pieces, 1) != 2:
+        raise ValueError(f"expected addresses and sizes, found {pieces.shape}")
+    stretches = cnp.PyArray_EMPTY(2, shape, cnp.NPY_INT64, 0)
+    cdef Pages* pages = <Pages*>int64s(stretches, 2)
+    return stretches[: join_pages_(memory, shape[0], page_bytes, pages)]

@@ -23,7 +23,7 @@ from PIL import Image
 
 import diskbuffer as db
 from diskbuffer.inspect import pictures
-from diskbuffer.native.gather import ROW_BYTES
+from diskbuffer.reading.gather.structs import ROW_BYTES
 from diskbuffer.schema.nested import flatten
 from tests.support.experience import Experience, Feeder
 from tests.support.specimens import contents

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskbuffer.index import fields
-from diskbuffer.native import gather, jobs
+from diskbuffer.native import jobs
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.checksums import checksum_rows
+from diskbuffer.reading.gather import structs
 from diskbuffer.store.format.codec import BAD_CHECKSUM, BAD_ENTRY, HEADER
 from tests.amounts import examples
 
@@ -158,16 +159,16 @@ class World:
 
     def targets(self, out: list[Bytes], skip: int, rows: int, zeros: bool) -> Int64:
         """Describe the columns, (1, columns, TARGET_FIELDS), of which each sample has `rows` rows of its window."""
-        targets = np.zeros((1, len(out), gather.TARGET_FIELDS), np.int64)
+        targets = np.zeros((1, len(out), structs.TARGET_FIELDS), np.int64)
         for column, array in enumerate(out):
             target = targets[0, column]
-            target[[gather.COLUMN, gather.ROW_BYTES, gather.OUT]] = column, self.row_bytes[column], address_of(array)
-            target[[gather.SKIP, gather.ROWS, gather.ZEROS, gather.FLAG]] = skip, rows, zeros, column == FLAGS
-            target[[gather.LANES, gather.LANE_ROWS, gather.CHECKSUMS]] = self.lanes, self.segment_rows, -1
+            target[[structs.COLUMN, structs.ROW_BYTES, structs.OUT]] = column, self.row_bytes[column], address_of(array)
+            target[[structs.SKIP, structs.ROWS, structs.ZEROS, structs.FLAG]] = skip, rows, zeros, column == FLAGS
+            target[[structs.LANES, structs.LANE_ROWS, structs.CHECKSUMS]] = self.lanes, self.segment_rows, -1
         packed = targets[0, PACKED]
-        packed[[gather.CHUNK_ROWS, gather.CHUNKS]] = self.chunk_rows, self.chunks
-        packed[[gather.TAIL, gather.TAIL_ROWS, gather.SALT]] = address_of(self.tail), TAIL_ROWS, SALT
-        packed[gather.CHECKSUMS] = SUMS if self.rng.random() < 0.7 else -1
+        packed[[structs.CHUNK_ROWS, structs.CHUNKS]] = self.chunk_rows, self.chunks
+        packed[[structs.TAIL, structs.TAIL_ROWS, structs.SALT]] = address_of(self.tail), TAIL_ROWS, SALT
+        packed[structs.CHECKSUMS] = SUMS if self.rng.random() < 0.7 else -1
         return targets
 
     def expected(self, drawn: Int64, before: int, skip: int, rows: int, zeros: bool, into: list[Bytes]) -> None:
@@ -228,7 +229,7 @@ def test_entries_that_point_out_of_the_file_are_refused(seed: int, entry: str) -
     else:
         _, reason, target, run, damaged = damage
         assert (reason, target, damaged) == (BAD_ENTRY, PACKED, chunk)
-        assert (run[gather.FILE], run[gather.LANE], run[gather.ROW] // world.chunk_rows) == (file, lane, chunk)
+        assert (run[structs.FILE], run[structs.LANE], run[structs.ROW] // world.chunk_rows) == (file, lane, chunk)
 
 
 def test_damaged_chunks_are_named() -> None:
@@ -239,7 +240,7 @@ def test_damaged_chunks_are_named() -> None:
             world.files[PACKED][file][at + HEADER] ^= 1
         drawn = world.draw(20)
         targets = world.targets([np.zeros((20, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
-        targets[0, PACKED, gather.CHECKSUMS] = -1
+        targets[0, PACKED, structs.CHECKSUMS] = -1
         damage = world.gather(drawn, 0, 1, targets)
         hits += damage is not None
         assert damage is None or damage[1:3] == (BAD_CHECKSUM, PACKED)
@@ -259,7 +260,7 @@ def test_arrays_of_another_form_are_refused() -> None:
     drawn = world.draw(5)
     targets = world.targets([np.zeros((5, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
     elsewhere = targets.copy()
-    elsewhere[..., gather.COLUMN] = 4
+    elsewhere[..., structs.COLUMN] = 4
     wrong: list[tuple[Any, ...]] = [
         (drawn[:, :-1], targets, world.mapped),
         (drawn, targets[..., :-1].copy(), world.mapped),

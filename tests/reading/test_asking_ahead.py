@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.native import gather
-from diskbuffer.native.jobs import Job
+from diskbuffer.native.jobs import Job, join_pages
 from diskbuffer.reading import batch_reader
 from diskbuffer.reading.gather import gatherer
 
@@ -97,4 +96,4 @@ def test_pages_that_follow_each_other_are_asked_for_at_once(
     pieces: list[tuple[int, int, int]], stretches: list[tuple[int, int]]
 ) -> None:
     memory = np.array([(page * PAGE + byte, size) for page, byte, size in pieces], np.int64).reshape(-1, 2)
-    assert (gather.join_pages(memory, PAGE) // PAGE).tolist() == [list(stretch) for stretch in stretches]
+    assert (join_pages(memory, PAGE) // PAGE).tolist() == [list(stretch) for stretch in stretches]

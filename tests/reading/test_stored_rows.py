@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.native import gather
+from diskbuffer.reading.gather import structs
 from diskbuffer.store.format.codec import HEADER
 from diskbuffer.store.segments.shard import index_of
 
@@ -115,7 +115,7 @@ def test_other_columns_are_read_by_chunks(tmp_path: Path, shape: dict[str, tuple
     """A row's checksum covers all of the observation, and of small rows a chunk has few pages."""
     columns = {path: db.Column(size, "uint8") for path, size in shape.items()}
     with db.ReplayBuffer(tmp_path / "store", STEPS, columns=columns) as buffer:
-        assert (buffer._reader.columns.targets[..., gather.CHECKSUMS] < 1).all()
+        assert (buffer._reader.columns.targets[..., structs.CHECKSUMS] < 1).all()
         rng = np.random.default_rng(0)
         obs: Any = {path.split("/")[-1]: rng.integers(0, 256, (STEPS + 1, *size), np.uint8) for path, size in shape.items()}
         buffer.extend(obs=obs if len(obs) > 1 else obs["obs"], reward=np.zeros(STEPS))

@@ -1,6 +1,6 @@
 // What a batch is gathered from and into: runs of rows, the files that they lie in, and the columns of the batch.
 //
-// Python makes these structs, as arrays of int64; `native/gather.pyx` gives it the numbers of their fields.
+// Python makes these structs, as arrays of int64; `reading/gather/structs.py` has the numbers of their fields.
 #pragma once
 
 #include <algorithm>

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.index import Index
-from diskbuffer.native import gather
 from diskbuffer.native.jobs import Job
 from diskbuffer.native.sampling import Philox
+from diskbuffer.reading.gather import structs
 from diskbuffer.reading.gather.crew import Crew
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.reading.gather.thread_count import ThreadCount
@@ -150,11 +150,11 @@ class Gatherer:
 
     def error(self, memory: Memory, reason: int, target: int, run: tuple[int, ...], chunk: int) -> CorruptionError:
         """Return the error of a chunk that cannot be read."""
-        chunk_rows = int(memory.targets[0, target, gather.CHUNK_ROWS])
-        first, rows = run[gather.POSITION] - run[gather.ROW] + chunk * chunk_rows, chunk_rows
+        chunk_rows = int(memory.targets[0, target, structs.CHUNK_ROWS])
+        first, rows = run[structs.POSITION] - run[structs.ROW] + chunk * chunk_rows, chunk_rows
         if not chunk_rows:
-            first, rows = run[gather.POSITION], run[gather.COUNT]
-        where = self._describe(memory.paths[target], run[gather.FILE], run[gather.STREAM], first, first + rows - 1)
+            first, rows = run[structs.POSITION], run[structs.COUNT]
+        where = self._describe(memory.paths[target], run[structs.FILE], run[structs.STREAM], first, first + rows - 1)
         what = f"chunk {chunk}" if chunk_rows else "these rows"
         return CorruptionError(
             f"{where} cannot be read: {what}: {codec.REASONS[reason]}. The file was damaged after it was "

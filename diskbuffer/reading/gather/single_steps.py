@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.index.index import Index
-from diskbuffer.native import gather
 from diskbuffer.native.single_steps import allocate
+from diskbuffer.reading.gather import structs
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.schema.schema import is_observation, unescape_key
 
@@ -54,7 +54,7 @@ class SingleSteps:
         for path, target in zip(columns.paths, columns.targets[0].tolist(), strict=True):
             for after in range(1 + is_observation(path)):
                 names.append("next_" + path if after else path)
-                described.append((target[gather.COLUMN], target[gather.ROW_BYTES], target[gather.FLAG], after))
+                described.append((target[structs.COLUMN], target[structs.ROW_BYTES], target[structs.FLAG], after))
                 kinds.append((columns.schema[path].shape, columns.schema[path].np_dtype))
         self.names = tuple(names)
         nested = [tuple(map(unescape_key, name.split("/"))) for name in names]
@@ -71,7 +71,7 @@ class SingleSteps:
     @staticmethod
     def can_be(columns: Columns) -> bool:
         """Return whether all of the columns are flat."""
-        return not columns.targets[0, :, gather.CHUNK_ROWS].any()
+        return not columns.targets[0, :, structs.CHUNK_ROWS].any()
 
     def filled(self, copy: Copy, index: Index, mapped: Int64, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many steps, and the steps' names; None where only a plan can, or can say why not.

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.native import gather, webp
+from diskbuffer.native import webp
+from diskbuffer.reading.gather import structs
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.schema.schema import CHECKSUM, Schema
 from diskbuffer.store.format.checksums import OBS, covered
@@ -34,34 +35,37 @@ class Columns:
         """Describe all columns of a schema; `packed` tells (chunk_rows, chunks) of the packed ones, the same in all stores."""
         paths = (*schema.obs, *schema.step)
         order = list(schema)
-        targets = np.zeros((len(tails), len(paths), gather.TARGET_FIELDS), np.int64)
+        targets = np.zeros((len(tails), len(paths), structs.TARGET_FIELDS), np.int64)
         for n, path in enumerate(paths):
             target = targets[:, n].T
-            target[gather.COLUMN], target[gather.ROW_BYTES], target[gather.ZEROS] = (
+            target[structs.COLUMN], target[structs.ROW_BYTES], target[structs.ZEROS] = (
                 order.index(path),
                 schema[path].row_bytes,
                 zeros,
             )
-            target[gather.LANES] = 1  # so no rows of another lane come before a row: LANE_ROWS stays 0
-            target[gather.FLAG] = schema[path].np_dtype == np.bool_
+            target[structs.LANES] = 1  # so no rows of another lane come before a row: LANE_ROWS stays 0
+            target[structs.FLAG] = schema[path].np_dtype == np.bool_
             if path in packed:
-                target[gather.CHUNK_ROWS], target[gather.CHUNKS] = packed[path]
-                target[gather.TAIL] = [tail.addresses[path] for tail in tails]
-                target[gather.TAIL_ROWS] = [tail.rows for tail in tails]
+                target[structs.CHUNK_ROWS], target[structs.CHUNKS] = packed[path]
+                target[structs.TAIL] = [tail.addresses[path] for tail in tails]
+                target[structs.TAIL_ROWS] = [tail.rows for tail in tails]
             lossy = schema[path].is_lossy
             if lossy:
-                target[gather.HEIGHT], target[gather.WIDTH], _ = schema[path].shape
-                target[gather.GET_INFO], target[gather.DECODE_INTO] = webp.functions()
+                target[structs.HEIGHT], target[structs.WIDTH], _ = schema[path].shape
+                target[structs.GET_INFO], target[structs.DECODE_INTO] = webp.functions()
             alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS and not lossy
-            target[gather.CHECKSUMS], target[gather.SALT] = order.index(CHECKSUM) if alone else -1, [tail.salt for tail in tails]
+            target[structs.CHECKSUMS], target[structs.SALT] = (
+                order.index(CHECKSUM) if alone else -1,
+                [tail.salt for tail in tails],
+            )
         return cls(schema, paths, targets)
 
     def sample_bytes(self, frame_stack: int) -> float:
         """Return about how many bytes are decoded for a sample; infinity where pictures are, which takes much longer."""
         sizes = self.targets[0].T
-        if sizes[gather.WIDTH].any():
+        if sizes[structs.WIDTH].any():
             return math.inf
-        return float((sizes[gather.ROW_BYTES] * (frame_stack + np.maximum(sizes[gather.CHUNK_ROWS], 1))).sum())
+        return float((sizes[structs.ROW_BYTES] * (frame_stack + np.maximum(sizes[structs.CHUNK_ROWS], 1))).sum())
 
     def select(self, paths: tuple[str, ...]) -> Columns:
         """Return some of the columns."""
@@ -152,7 +156,7 @@ class Memory:
         for n, (path, (skip, rows, alone)) in enumerate(zip(self.paths, extents, strict=True)):
             column = columns.schema[path]
             memory = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, block)
-            self.targets[:, n, [gather.SKIP, gather.ROWS, gather.OUT]] = skip, rows, memory.array.ctypes.data
+            self.targets[:, n, [structs.SKIP, structs.ROWS, structs.OUT]] = skip, rows, memory.array.ctypes.data
             self.columns.append(memory)
         self.nbytes = sum(column.array.nbytes for column in self.columns)
 
@@ -165,6 +169,6 @@ class Memory:
         """Return this same memory, to be filled from another store, which has these columns, too."""
         other = copy.copy(self)
         other.targets = columns.select(self.paths).targets
-        places = [gather.SKIP, gather.ROWS, gather.OUT]
+        places = [structs.SKIP, structs.ROWS, structs.OUT]
         other.targets[..., places] = self.targets[0][:, places]
         return other
