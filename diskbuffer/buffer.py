@@ -668,8 +668,7 @@ class ReplayBuffer:
         def source() -> Sampling:
             return self._drawing.sampling(sampler, size, ranks, every)
 
-        senders = integer("transform_threads", transform_threads, 0)
-        return Loader(source, device, ahead, self._threads(threads), transform, senders)
+        return Loader(source, device, ahead, self._threads(threads), transform, transform_threads)
 
     def batches(
         self,
@@ -708,7 +707,7 @@ class ReplayBuffer:
             asked, and its state stays as it is.
         seed : int, optional
             Of the shuffled order; a new one for every loop where it is missing.
-        device, transform, prefetch, threads
+        device, transform, prefetch, threads, transform_threads
             As in `loader`.
         rank, world_size : int, optional
             As in `loader`: each batch is shared out, and every step comes in one rank only. All ranks have as many batches,
@@ -736,8 +735,7 @@ class ReplayBuffer:
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
             return Pass(self._reader, slicing, shuffle, entropy, self._access.check_open, state, samples=samples)
 
-        senders = integer("transform_threads", transform_threads, 0)
-        return Batches(source, device, ahead, self._threads(threads), transform, senders)
+        return Batches(source, device, ahead, self._threads(threads), transform, transform_threads)
 
     def _threads(self, threads: int | None) -> int:
         return max(1, self._reader.gatherer.threads - 1) if threads is None else integer("threads", threads)

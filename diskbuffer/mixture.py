@@ -98,10 +98,9 @@ class Mixture:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         for sampler in self.samplers:
             ranks.check(sampler)
-        ahead, first = integer("prefetch", prefetch), self._sampling(batch_size, ranks)
-        threads = max(1, first.threads - 1) if threads is None else integer("threads", threads)
-        senders = integer("transform_threads", transform_threads, 0)
-        return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, threads, transform, senders)
+        ahead, gathering = integer("prefetch", prefetch), self._buffers[0]._threads(threads)
+        self._sampling(batch_size, ranks)  # which raises now what would be wrong in the loop
+        return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, gathering, transform, transform_threads)
 
     def _sampling(self, batch_size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
         size = integer("batch_size", batch_size)

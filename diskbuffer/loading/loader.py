@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Generic
 import torch
 
 from diskbuffer.arguments.inputs import device_of
+from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
@@ -56,7 +57,8 @@ class Loader(Generic[B]):
         transform: Transform | None = None,
         transform_threads: int = 0,
     ) -> None:
-        self._source, self._prefetch, self._threads, self._transform_threads = source, prefetch, threads, transform_threads
+        self._source, self._prefetch, self._threads = source, prefetch, threads
+        self._transform_threads = integer("transform_threads", transform_threads, 0)
         self._device, self._transform = device_of(device), transform_of(transform)
         self.waited, self.nbytes_sent = 0.0, 0
 
@@ -102,7 +104,8 @@ class _Run(Generic[B]):
         self._source, self._delivery, self._threads = source, delivery, threads
         self._ahead: deque[_Ahead[B]] = deque()  # in the order of their delivery
         self._ended, self._process = False, os.getpid()
-        self._transform_threads, self._senders = transform_threads, self._make_senders(transform_threads)
+        self._transform_threads = transform_threads
+        self._senders = self._make_senders()
         try:
             for _ in range(ahead):
                 self._begin()
@@ -110,12 +113,12 @@ class _Run(Generic[B]):
             self.stop()
             raise
 
-    def _make_senders(self, threads: int) -> ThreadPoolExecutor | None:
-        return ThreadPoolExecutor(threads, "diskbuffer-transform") if threads else None
+    def _make_senders(self) -> ThreadPoolExecutor | None:
+        return ThreadPoolExecutor(self._transform_threads, "diskbuffer-transform") if self._transform_threads else None
 
     def _resume_in_fork(self) -> None:
         """In a fork, which has none of the threads: hand over anew what was not ready."""
-        self._process, self._senders = os.getpid(), self._make_senders(self._transform_threads)
+        self._process, self._senders = os.getpid(), self._make_senders()
         for ahead in self._ahead:
             if ahead.sent is not None and not ahead.sent.done():
                 ahead.sent = None

@@ -78,7 +78,6 @@ class Sampling:
         self._refresh_every = refresh_every
         self._to_cpu = Delivery(pool)
         self._readers = [source.reader for source in sources]
-        self.threads = sources[0].reader.gatherer.threads
         if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
             raise InputError("the buffers of a mixture must have the same frame_stack")
         form = sources[0].sampler.form
@@ -227,19 +226,24 @@ class Sampling:
         self.wait()
         with self._locked():
             self._check()
-            aheads, whole = until_found(self._readers, self._draw)
-            self._keep(aheads)
-            begun = DrawnBatch(aheads, None)
-            try:
-                if not whole:
-                    until_found(self._readers, lambda: self._replace(aheads))
-            except BaseException:
-                self.leave(begun)
-                raise
-            drawn = self._ranks.own(aheads[0].drawn)
+            begun = self._next_drawn()
+            drawn = self._ranks.own(begun.aheads[0].drawn)
             steps = self._readers[0].ids(drawn)
         self.deliver(begun)
         return {"steps": steps, **drawn.delivered_notes()}
+
+    def _next_drawn(self) -> DrawnBatch:
+        """Draw the next batch, with other steps in place of those that are gone. The lock must be held."""
+        aheads, whole = until_found(self._readers, self._draw)
+        self._keep(aheads)
+        begun = DrawnBatch(aheads, None)
+        try:
+            if not whole:
+                until_found(self._readers, lambda: self._replace(aheads))
+        except BaseException as error:
+            self._fail(begun, error)
+            raise
+        return begun
 
     def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
@@ -298,13 +302,10 @@ class Sampling:
         The lock must be held.
         """
         reader = self._readers[0]
-        aheads, whole = until_found(self._readers, self._draw)
-        self._keep(aheads)
-        begun = DrawnBatch(aheads, None)
+        begun = self._next_drawn()
         try:
-            if not whole:
-                until_found(self._readers, lambda: self._replace(aheads))
-            single, drawn = reader.single_steps(None), aheads[0].drawn  # as columns are, once steps that are gone were looked for
+            drawn = begun.aheads[0].drawn
+            single = reader.single_steps(None)  # as columns are, once steps that are gone were looked for
             if single is not None:
                 filled = reader.copy_at_once(single, copy_drawn, drawn.size, drawn.streams, drawn.positions)
                 if filled is not None:

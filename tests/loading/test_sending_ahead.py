@@ -19,6 +19,7 @@ from diskbuffer.loading import loader
 from diskbuffer.reading.batches import pool
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import DeviceDelivery
+from tests.support.experience import Experience, Feeder
 
 CPU = torch.device("cpu")
 SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
@@ -38,10 +39,9 @@ class SentAhead(DeviceDelivery):
 
 @pytest.fixture
 def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
-    columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
-    with db.ReplayBuffer(tmp_path / "store", columns=columns, frame_stack=2) as buffer:
-        frames = np.broadcast_to((np.arange(401) % 251).astype(np.uint8)[:, None, None], (401, 40, 40))
-        buffer.extend(frames, np.arange(400), np.ones(400))
+    world = Experience(shape=(40, 40))
+    with world.open(tmp_path / "store", frame_stack=2) as buffer:
+        Feeder(world, buffer).add(400)
         yield buffer
 
 

@@ -40,7 +40,6 @@ class Arrays(ABC):
 
     def __init__(self, request: Request, pinned: bool = False) -> None:
         self.request = request
-        self.pinned = pinned
         self.copied: torch.Event | None = None  # after the last copy of this memory to an accelerator
         self._stack, self._form, self._size = request.frame_stack, request.form, request.size
         self.memories: list[Memory] = []  # what is gathered, in the order of `windows`
@@ -59,6 +58,11 @@ class Arrays(ABC):
 
     def _references(self) -> list[int]:
         return [*map(sys.getrefcount, self._shared)]
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it lies in a block, for an accelerator."""
+        return self.block is not None
 
     @property
     def in_use(self) -> bool:
