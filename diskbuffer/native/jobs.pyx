@@ -46,9 +46,8 @@ cdef extern from "plan.hpp" namespace "diskbuffer" nogil:
         const int64_t* lasts
         int64_t n, before, rows
 
-    int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, Run* runs)
-    void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted)
-    bint find_sources_ "diskbuffer::find_sources"(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources)
+    bint find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, vector[Run]& runs) except +
+    bint find_sources_ "diskbuffer::find_sources"(const MappedFiles& mapped, vector[Run]& runs, vector[Source]& sources) except +
 
 cdef extern from "byte_ranges.hpp" namespace "diskbuffer" nogil:
     struct Pages:
@@ -227,28 +226,21 @@ cdef class Job:
         cdef Share* share = &self.job.shares.back()
         share.targets, share.stores, share.n_targets = <const Target*>int64s(targets, 3), length(targets), length(targets, 1)
         share.columns = files.columns
-        cdef vector[Run] unsorted
-        cdef vector[int64_t] keys
-        cdef int64_t n, i
-        cdef bint complete = False
+        cdef size_t i
+        cdef bint is_there, complete = False
         try:
             check_targets(targets, share[0])
             with nogil:
-                unsorted.resize(windows.n * (windows.rows // layout.segment_rows + 2))
-                n = find_runs(streams, windows, layout, first_stream, unsorted.data())
-                if n >= 0:
-                    share.runs.resize(n)
-                    share.sources.resize(n * files.columns)
-                    keys.resize(n)
-                    sort_runs(unsorted.data(), n, layout, keys.data(), share.runs.data())
-                    complete = find_sources_(files, share.runs.data(), n, share.sources.data())
-            for i in range(n):
+                is_there = find_runs(streams, windows, layout, first_stream, share.runs)
+                if is_there:
+                    complete = find_sources_(files, share.runs, share.sources)
+            for i in range(share.runs.size()):
                 if not (0 <= share.runs[i].store < share.stores and share.runs[i].lane >= 0):
                     raise ValueError(f"expected one of {share.stores} stores, found {share.runs[i].store}")
         except BaseException:
             self.job.shares.pop_back()
             raise
-        if n < 0:
+        if not is_there:
             self.job.shares.pop_back()
             return None
         self.held.append(targets)
@@ -271,7 +263,7 @@ cdef class Job:
         cdef Share* share = &self.job.shares.back()
         if files.columns != share.columns:
             raise ValueError(f"expected {share.columns} columns, found {mapped.shape}")
-        return find_sources_(files, share.runs.data(), share.runs.size(), share.sources.data())
+        return find_sources_(files, share.runs, share.sources)
 
     def keep(self, what):
         """Keep something as long as this: what has the memory that it names."""

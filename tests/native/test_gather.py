@@ -240,7 +240,8 @@ def test_damaged_chunks_are_named() -> None:
         for (file, _, _), (at, _) in world.shards.items():
             world.files[PACKED][file][at + HEADER] ^= 1
         drawn = world.draw(20)
-        targets = world.targets([np.zeros((20, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
+        batch = [np.zeros((20, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes]  # held as long as it is filled
+        targets = world.targets(batch, 0, 1, zeros=False)
         targets[0, PACKED, structs.CHECKSUMS] = -1
         damage = world.gather(drawn, 0, 1, targets)
         hits += damage is not None

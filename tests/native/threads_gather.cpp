@@ -80,8 +80,7 @@ void fail(const char* what) {
 void gather_until_done(World& world, Crew& crew, unsigned seed, std::atomic<int64_t>& batches) {
     std::mt19937 random(seed);
     std::vector<uint8_t> frames(SAMPLES * WINDOW * ROW_BYTES), scratch(2 * CHUNK_BYTES);
-    std::vector<int64_t> numbers(SAMPLES * WINDOW), keys(2 * SAMPLES);
-    std::vector<Run> found(2 * SAMPLES);
+    std::vector<int64_t> numbers(SAMPLES * WINDOW);
     std::vector<int64_t> streams(SAMPLES), positions(SAMPLES), starts(SAMPLES), lasts(SAMPLES);
     const int64_t start = 0, slot = 0;
     const Source mapped[2] = {{reinterpret_cast<uintptr_t>(world.flat.data()), ROWS * 8}, world.shard_source()};
@@ -101,13 +100,11 @@ void gather_until_done(World& world, Crew& crew, unsigned seed, std::atomic<int6
         }
         const Windows windows{streams.data(), positions.data(), starts.data(), lasts.data(), SAMPLES, WINDOW - 1, WINDOW};
         const Layout layout{ROWS, 1};
-        const int64_t n = find_runs({&stream, 1}, windows, layout, 0, found.data());
         Job job;
         Share& share = job.shares.emplace_back();
         share.targets = targets, share.stores = 1, share.n_targets = 2, share.columns = 2;
-        share.runs.resize(n), share.sources.resize(2 * n);
-        sort_runs(found.data(), n, layout, keys.data(), share.runs.data());
-        if (!find_sources({mapped, 2, 1}, share.runs.data(), n, share.sources.data())) fail("not mapped");
+        if (!find_runs({&stream, 1}, windows, layout, 0, share.runs)) fail("a step is not there");
+        if (!find_sources({mapped, 2, 1}, share.runs, share.sources)) fail("not mapped");
         job.largest = CHUNK_BYTES;
         job.split(1 + random() % 8);
         if (random() % 2) crew.call(1);

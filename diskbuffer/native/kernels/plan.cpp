@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <memory>
 
 namespace diskbuffer {
 
@@ -18,42 +19,69 @@ int64_t plan_window(const Stream& stream, const Windows& windows, int64_t i, con
         const Place place = layout.place_of(stream, position);
         if (place.file < 0) return -1;
         const int64_t count = std::min(end - position, layout.segment_rows - place.row);
-        runs[n++] = {place.file, place.lane, place.row, count, i, position - first, pad, stream.store_stream, position, stream.store};
+        runs[n++] = {place.file, place.lane, place.row, count, i, position - first, pad, stream.store_stream, position, stream.store, 0};
         position += count;
     }
     return n;
 }
 
+// A run, by its number, and by where it lies.
+struct Placed {
+    int64_t order, number;
+
+    bool operator<(const Placed& other) const { return order != other.order ? order < other.order : number < other.number; }
+};
+
+constexpr size_t FEW = 64;  // runs, which are compared faster than counted
+
+// Sort by order, and by number where that is the same. Many are counted by each byte of their order, the least significant first, where a
+// sort that compares would guess every second branch wrong.
+void sort(std::vector<Placed>& runs) {
+    if (runs.size() < FEW) return std::sort(runs.begin(), runs.end());
+    int64_t largest = 0;
+    for (const Placed& run : runs) largest = std::max(largest, run.order);
+    std::vector<Placed> sorted(runs.size());
+    for (int shift = 0; shift < 63 && largest >> shift > 0; shift += 8) {
+        int64_t places[257] = {};
+        for (const Placed& run : runs) places[(run.order >> shift & 255) + 1]++;
+        for (int byte = 0; byte < 255; byte++) places[byte + 1] += places[byte];
+        for (const Placed& run : runs) sorted[places[run.order >> shift & 255]++] = run;
+        runs.swap(sorted);
+    }
+}
+
 }  // namespace
 
-int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, Run* runs) noexcept {
+bool find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, std::vector<Run>& runs) {
+    const std::unique_ptr<Run[]> found(new Run[windows.n * (windows.rows / layout.segment_rows + 2)]);  // room for all, and not filled
     int64_t n = 0;
     for (int64_t i = 0; i < windows.n; i++) {
         const int64_t number = windows.streams[i] - first_stream;
         if (number < 0 || number >= table.n) continue;
         const Stream& stream = table.streams[number];
-        if (windows.positions[i] < stream.low || windows.positions[i] > stream.head) return -1;
-        n = plan_window(stream, windows, i, layout, runs, n);
-        if (n < 0) return -1;
+        if (windows.positions[i] < stream.low || windows.positions[i] > stream.head) return false;
+        n = plan_window(stream, windows, i, layout, found.get(), n);
+        if (n < 0) return false;
     }
-    return n;
+    std::vector<Placed> placed(n);
+    for (int64_t r = 0; r < n; r++) placed[r] = {layout.order_of(found[r]), r};
+    sort(placed);
+    runs.resize(n);
+    for (int64_t r = 0; r < n; r++) runs[r] = found[placed[r].number];
+    return true;
 }
 
-void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted) noexcept {
-    for (int64_t r = 0; r < n; r++) keys[r] = layout.order_of(runs[r]) * n + r;
-    std::sort(keys, keys + n);
-    for (int64_t r = 0; r < n; r++) sorted[r] = runs[keys[r] % n];
-}
-
-bool find_sources(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources) noexcept {
-    bool all = true;
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t c = 0; c < mapped.columns; c++) {
-            const Source source = mapped.source(c, runs[r].file);
-            all &= source.address != 0;
-            *sources++ = source;
+bool find_sources(const MappedFiles& mapped, std::vector<Run>& runs, std::vector<Source>& sources) {
+    sources.clear();
+    int64_t files = 0, last = -1;
+    for (Run& run : runs) {
+        if (run.file != last) {
+            for (int64_t c = 0; c < mapped.columns; c++) sources.push_back(mapped.source(c, run.file));
+            last = run.file, files++;
         }
-    return all;
+        run.sources = files - 1;
+    }
+    return std::all_of(sources.begin(), sources.end(), [](const Source& source) { return source.address != 0; });
 }
 
 }  // namespace diskbuffer

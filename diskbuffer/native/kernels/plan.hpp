@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runs.hpp"
 #include "table.hpp"
@@ -18,16 +19,12 @@ struct Windows {
     int64_t before, rows;
 };
 
-// Find the runs of windows; return how many there are, or -1 where a step was evicted. `runs` has room for all: of a window these are
-// `rows / segment_rows + 2` at most.
+// Find the runs of windows, sorted by where they lie in files; of a place, in the order of the windows. Return whether all steps are there.
 //
 // `first_stream` is the number of the table's first stream among those of the windows; steps of other streams are left out.
-int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, Run* runs) noexcept;
+bool find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, std::vector<Run>& runs);
 
-// Sort `n` runs by where they lie in files; equal ones keep their order. `keys` has room for `n`.
-void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted) noexcept;
-
-// Look up where the files of runs are mapped; return whether all of them are.
-bool find_sources(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources) noexcept;
+// Look up where the files of sorted runs are mapped, (files, columns), each once; return whether all of them are.
+bool find_sources(const MappedFiles& mapped, std::vector<Run>& runs, std::vector<Source>& sources);
 
 }  // namespace diskbuffer

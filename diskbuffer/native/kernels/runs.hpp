@@ -47,8 +47,9 @@ struct Run {
     int64_t stream;    // the environment, as its store counts them: its rows of the tail, and what its checksums start from
     int64_t position;  // of the first row
     int64_t store;     // which of several stores
+    int64_t sources;   // the place of its file among those of the batch
 };
-static_assert(sizeof(Run) == 10 * 8);
+static_assert(sizeof(Run) == 11 * 8);
 
 inline int64_t Layout::order_of(const Run& run) const { return (run.file * lanes + run.lane) * segment_rows + run.row; }
 
@@ -75,7 +76,7 @@ struct MappedFiles {
 
 // One column of a batch, as one store has it.
 struct Target {
-    int64_t column;       // its place in the sources of a run
+    int64_t column;       // its place in the sources of a file
     int64_t row_bytes;
     int64_t skip;         // the first row of a window that belongs to it
     int64_t rows;         // how many do
@@ -102,7 +103,7 @@ struct Target {
 };
 static_assert(sizeof(Target) == 19 * 8);
 
-// All of a batch: `targets` is (stores, n_targets), `sources` (n_runs, columns).
+// All of a batch: `targets` is (stores, n_targets), `sources` (files, columns).
 struct Batch {
     const Target* targets;
     int64_t stores, n_targets;
@@ -112,7 +113,7 @@ struct Batch {
     int64_t columns;
 
     const Target& target(int64_t t, const Run& run) const { return targets[run.store * n_targets + t]; }
-    const Source& source(int64_t run, int64_t column) const { return sources[run * columns + column]; }
+    const Source& source(int64_t run, int64_t column) const { return sources[runs[run].sources * columns + column]; }
 };
 
 // The rows of a run that a target wants.

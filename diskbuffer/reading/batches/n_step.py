@@ -57,8 +57,9 @@ class NStepArrays(Arrays):
     def windows(frame_stack: int, form: NSteps, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
         after = np.minimum(drawn.positions + form.n_step, drawn.ends)
-        streams, starts, ends = (np.tile(each, 2) for each in (drawn.streams, drawn.starts, drawn.ends))
-        both = Draw(streams, np.concatenate([drawn.positions, after]), starts, ends)
+        of_after = drawn.streams, after, drawn.starts, drawn.ends
+        streams, positions, starts, ends = (np.concatenate(pair) for pair in zip(drawn[:4], of_after, strict=True))
+        both = Draw(streams, positions, starts, ends)
         return [Windows(both, frame_stack - 1, frame_stack), Windows(drawn, 0, form.n_step)]
 
     def plan_finish(self, job: Job, drawn: Draw) -> None:

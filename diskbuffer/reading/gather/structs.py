@@ -1,8 +1,8 @@
-"""Fields of structs of `runs.hpp`, in their order, as arrays of int64 have them: runs, (n, 10), and targets, (stores, n, 19)."""
+"""Fields of structs of `runs.hpp`, in their order, as arrays of int64 have them: runs, (n, 11), and targets, (stores, n, 19)."""
 
 from __future__ import annotations
 
-FILE, LANE, ROW, COUNT, SAMPLE, AT, PAD, STREAM, POSITION, STORE = range(10)
+FILE, LANE, ROW, COUNT, SAMPLE, AT, PAD, STREAM, POSITION, STORE, SOURCES = range(11)
 
 TARGET_FIELDS = 19
 COLUMN, ROW_BYTES, SKIP, ROWS, OUT, CHUNK_ROWS, CHUNKS, TAIL, ZEROS, FLAG = range(10)
