@@ -34,6 +34,7 @@ from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.readable import Mapped, Readable
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers.draws import Draw, Form, Steps
 from diskbuffer.schema.nested import one_of
 from diskbuffer.schema.schema import TAG
@@ -159,8 +160,9 @@ class BatchReader(ABC):
         """See which columns there are by now, and which stores."""
         owned = self._tails()
         if self.columns.schema is not self._store.layout.schema or owned != self._owned:
-            self._owned = owned
-            self.columns, self._selected, self._single = self._look(), {}, {}
+            with Uninterrupted():
+                self._owned = owned
+                self.columns, self._selected, self._single = self._look(), {}, {}
 
     def _look(self) -> Columns:
         layout = self._store.layout
@@ -172,8 +174,13 @@ class BatchReader(ABC):
         if self._store.writable:
             return
         with self._store.lock:
-            self.index = self._read()
-            self.look_again()
+            try:
+                self.index = self._read()
+                self.look_again()
+            except BaseException:  # whoever goes on with the older index must not take rows that came into its slots for its own
+                with Uninterrupted():
+                    self._store.forget_rows()
+                raise
             self.refreshed = time.monotonic()
 
     def episodes(self) -> EpisodeColumns:

@@ -61,5 +61,8 @@ class Readable(Protocol):
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""
 
+    def forget_rows(self) -> None:
+        """Treat what was seen, and what is mapped, as unknown until it is read anew."""
+
     def completed(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return how many steps the store had when segments became evictable, (n,); 0 where that is not known."""

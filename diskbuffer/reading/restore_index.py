@@ -37,14 +37,6 @@ def read_index(store: Store, context: int, kind: type[S]) -> S:
 
 def untorn(store: Store, read: Callable[[Kept], T]) -> T:
     """Return what is read of a store, by its segments; anew while a writer elsewhere moves them meanwhile."""
-    try:
-        return _untorn(store, read)
-    except BaseException:  # whoever goes on with an older index must not take rows that came into its slots for those it knows
-        store.following.forget()
-        raise
-
-
-def _untorn(store: Store, read: Callable[[Kept], T]) -> T:
     begun, tries = time.monotonic(), 0
     while tries < 3 or (tries < _TRIES and time.monotonic() - begun < MOVING_SECONDS):
         tries += 1

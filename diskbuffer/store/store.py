@@ -120,6 +120,11 @@ class Store(Changeable):
             for slot in np.flatnonzero(self.table.column("sealed") == 0).tolist():
                 self.maps.retire(slot)
 
+    def forget_rows(self) -> None:
+        """Treat what was seen, and what is mapped, as unknown until the next `reread`."""
+        self.following.forget()
+        self.maps.retire_all()
+
     def read_what_counts(self, kept: Kept) -> None:
         """Show a reader what counts of what a power loss left."""
         self.kept, self.maps.lenient = kept, True
@@ -142,8 +147,8 @@ class Store(Changeable):
     # Slots
 
     def _ensure_room(self, slots: int) -> None:
-        self.table.grow(slots)
         self.maps.grow(slots)
+        self.table.grow(slots)  # last: it tells that there is room
 
     def find_free(self) -> None:
         """See which slots hold no rows."""

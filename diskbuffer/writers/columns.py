@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError, SchemaError
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
@@ -252,17 +253,14 @@ class Columns:
 
     def _retire(self, keys: Iterable[Key]) -> None:
         """Serve these from their maps no more; plans that have their addresses can go on."""
-        retired = []
-        for key in keys:
-            held = self._held.pop(key, None)
-            if held is None:
-                continue
-            retired.append(held.mapped)
-            self._empty.discard(key)
-            self._written.discard(key)
-        if retired:
-            self.epoch.retired, self.epoch.following = tuple(retired), Epoch()
+        known = [key for key in keys if key in self._held]
+        if not known:
+            return
+        with Uninterrupted():
+            self.epoch.retired, self.epoch.following = tuple(self._held.pop(key).mapped for key in known), Epoch()
             self.epoch = self.epoch.following
+            self._empty.difference_update(known)
+            self._written.difference_update(known)
 
     def close(self) -> None:
         """Unmap all files, those that plans read once these are done."""

@@ -114,7 +114,7 @@ class Member:
         self._copied = None
         self.forget_look()
         if self._store is not None:
-            self._store.following.forget()
+            self._store.forget_rows()
 
     @property
     def is_there(self) -> bool:

@@ -14,6 +14,7 @@ from diskbuffer.errors import ClosedError, CorruptionError, NotAStoreError, Read
 from diskbuffer.index.multi_writer import IndexPart, MultiWriterIndex
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema.schema import TAG, Column, Schema
 from diskbuffer.store.changes import Changeable
 from diskbuffer.store.format.layout import GROUP, Layout
@@ -121,14 +122,8 @@ class MultiWriterStore(Changeable):
             self._lay_out()
         self.maps.forget_columns(stale)
         look = self.members if self._index is None or self._index.context != context else self._to_look_at()
-        try:
-            self._look(look, context)
-        except BaseException:  # the index stays as it was, and some stores have gone on: their slots may have other rows by now
-            self._index = None
-            for member in self.members:
-                member.forget_rows()
-            self.maps.forget()
-            raise
+        for member in look:
+            member.look(self._description, context)
         for member in look:
             if member.is_there:
                 self._number(member)
@@ -146,9 +141,12 @@ class MultiWriterStore(Changeable):
         """Raise a NotAStoreError where the directory is not at its path any more."""
         self.all_files.require_place()
 
-    def _look(self, members: Sequence[Member], context: int) -> None:
-        for member in members:
-            member.look(self._description, context)
+    def forget_rows(self) -> None:
+        """Treat what was seen, and what is mapped, as unknown until the next `read`."""
+        self._index = None
+        for member in self.members:
+            member.forget_rows()
+        self.maps.forget()
 
     def _to_look_at(self) -> list[Member]:
         """Return those members of which something may have become."""
@@ -340,8 +338,9 @@ class MultiWriterMaps:
         """Hold the columns of a schema, and no others."""
         held = dict(zip(self._paths, self.sources, strict=True))
         nothing = np.zeros(self.sources.shape[1:], np.int64)
-        self._paths = tuple(schema)
-        self.sources = np.stack([held.get(path, nothing) for path in self._paths])
+        with Uninterrupted():
+            self._paths = tuple(schema)
+            self.sources = np.stack([held.get(path, nothing) for path in self._paths])
 
     def hold(self, path: str, slot: int, mapped: Map | Zeros | InMemory) -> None:
         """Serve reads of a slot in a learner's column from a map."""
@@ -392,11 +391,19 @@ class MultiWriterMaps:
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""
         self._store.check_open()
+        try:
+            self._ensure(slots, self._paths if paths is None else tuple(paths))
+        except BaseException:  # what has taken the place of other maps by then is not in ours
+            with Uninterrupted():
+                self.forget()
+            raise
+
+    def _ensure(self, slots: Iterable[int], paths: tuple[str, ...]) -> None:
         by_member: dict[Member, list[int]] = {}
         for slot in slots:
             member, own = self._store.find(slot)
             by_member.setdefault(member, []).append(own)
-        paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
+        derived = self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
         for member, own_slots in by_member.items():
             store = member.store
@@ -406,8 +413,7 @@ class MultiWriterMaps:
                 if store.files.is_in_place():
                     raise
                 raise member.removed() from error
-            finally:
-                self._copy(member)
+            self._copy(member)
             for path in derived.intersection(paths):
                 for own in own_slots:
                     self.hold(path, int(member.numbers[own]), self._store.columns.get(path, member, own))

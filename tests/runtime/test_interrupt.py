@@ -16,32 +16,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import diskbuffer as db
 from diskbuffer.opening import closing as buffer_closing
+from diskbuffer.reading import batch_reader, follow_index
 from diskbuffer.runtime import signals
+from diskbuffer.store import following as store_following
+from diskbuffer.store import store
 from diskbuffer.store.segments import mapped
+from diskbuffer.writers import columns as writers_columns
+from diskbuffer.writers import members
+from diskbuffer.writers import store as writers_store
+from tests.support.storm import Storm
 
 COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
-
-
-class Storm:
-    """Raise a KeyboardInterrupt, as Ctrl-C does, after `arm`; again and again until `calm`, for in a __del__ it is lost."""
-
-    def __init__(self) -> None:
-        self._armed = False
-
-    def arm(self, seconds: float) -> None:
-        self._armed = True
-        signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
-
-    def calm(self) -> None:
-        self._armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def strike(self, number: int, frame: FrameType | None) -> None:
-        if self._armed:
-            signal.raise_signal(signal.SIGINT)
 
 
 def frames(n: int) -> np.ndarray:
@@ -174,8 +163,8 @@ def run_alone(scenario: str, *arguments: str) -> None:
     An interrupt may strike in a `__del__`, where Python prints it and goes on; and one that a tracer raises may leave behind an
     exception that Python takes for the one being handled from then on.
     """
-    command = [sys.executable, __file__, scenario, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.runtime.test_interrupt", scenario, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "whole\n"
 
@@ -300,6 +289,93 @@ def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Pat
     run_alone("mapping", str(tmp_path / "store"), "43")
 
 
+def writing(path: Path, apart: int) -> None:
+    """Strike at the instructions that map files while a column is written and removed: all that is there is read then."""
+    with db.ReplayBuffer(
+        path, columns={"obs": db.Column((), "int64"), "action": db.Column((), "int64")}, segment_rows=8
+    ) as buffer:
+        buffer.extend(obs=np.arange(41), action=np.arange(40), reward=np.zeros(40))
+        steps = buffer.steps()
+        at, struck, interrupted = 0, True, 0
+        while struck:
+            at += apart
+            strike = Strike(at, signal.SIGINT, mapped.__file__)
+            try:
+                sys.settrace(strike.trace)
+                buffer.columns.write("value", steps, steps + 1)
+                buffer.columns.remove("value")
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            struck = strike.instructions >= at
+            batch = buffer.at(steps)
+            assert (batch["action"].numpy() == np.arange(40)).all(), at
+            if "value" in batch:
+                value = batch["value"].numpy()
+                assert ((value == 0) | (value == steps + 1)).all(), at
+                buffer.columns.remove("value")
+        assert interrupted > 10
+
+
+@pytest.mark.nightly
+def test_a_column_is_read_after_a_signal_while_its_files_were_mapped(tmp_path: Path) -> None:
+    run_alone("writing", str(tmp_path / "store"), "5")
+
+
+def following(path: Path, apart: int, n_writers: int) -> None:
+    """Strike at the instructions that follow writers which evict: what is read then is theirs."""
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    names = [None] if n_writers == 1 else [f"w{n}" for n in range(n_writers)]
+    writers = [db.ReplayBuffer(path, 64, columns=columns, writer=name, segment_rows=8) for name in names]
+    followed = (mapped, store_following, store, follow_index, batch_reader)
+    added = 0
+
+    def add() -> None:
+        nonlocal added
+        for writer in writers:
+            writer.extend(obs=np.arange(added, added + 31), action=np.arange(added, added + 30), reward=np.zeros(30))
+            added += 31
+
+    def check(batch: Any) -> None:
+        assert torch.equal(batch["obs"], batch["action"]), at
+        assert torch.equal(batch["next_obs"], batch["action"] + 1), at
+
+    add()
+    with db.ReplayBuffer(path, mode="r") as reader:
+        for module in (*followed, *((members, writers_columns, writers_store) if n_writers > 1 else ())):
+            at, struck, interrupted = 0, True, 0
+            while struck:
+                at += apart
+                add()
+                assert module.__file__ is not None
+                strike = Strike(at, signal.SIGINT, module.__file__)
+                try:
+                    sys.settrace(strike.trace)
+                    reader.refresh()
+                    check(reader.sample(16))
+                    if n_writers > 1:
+                        steps = reader.steps()[-20:]
+                        reader.columns.write("value", steps, steps)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                finally:
+                    sys.settrace(None)
+                struck = strike.instructions >= at
+                check(reader.sample(16))
+                reader.refresh()
+                check(reader.at(reader.steps()))
+            assert interrupted > 2, module
+    for writer in writers:
+        writer.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("writers", [1, 2])
+def test_a_reader_goes_on_after_a_signal_while_it_followed_its_writers(writers: int, tmp_path: Path) -> None:
+    run_alone("following", str(tmp_path / "store"), "37", str(writers))
+
+
 def closing(path: Path, apart: int) -> None:
     """Strike at instructions of `close` and of the guard within: the buffer is whole, and whoever closes it again can open it."""
     for file in (buffer_closing.__file__, signals.__file__):
@@ -330,13 +406,15 @@ def test_a_buffer_that_is_closed_when_a_signal_comes_can_be_opened_again(tmp_pat
     run_alone("closing", str(tmp_path / "store"), "1")
 
 
+ALONE: dict[str, Callable[..., None]] = {"mapping": mapping, "closing": closing, "writing": writing, "following": following}
+
 if __name__ == "__main__":
     scenario, argument, *more = sys.argv[1:]
     if scenario == "striking":
         for also in (None, signal.SIGTERM, signal.SIGINT):
             striking(int(argument), also)
-    elif scenario in ("mapping", "closing"):
-        {"mapping": mapping, "closing": closing}[scenario](Path(argument), *map(int, more))
+    elif scenario in ALONE:
+        ALONE[scenario](Path(argument), *map(int, more))
     else:
         storm = Storm()
         signal.signal(signal.SIGALRM, storm.strike)

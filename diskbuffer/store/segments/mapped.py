@@ -93,10 +93,11 @@ class Maps:
         for slot in range(slots) if gone else ():
             self.retire(slot, gone)
         held = dict(zip(self._paths, zip(self._held, self.sources, strict=True), strict=True))
-        self._layout, self._paths = layout, tuple(layout.schema)
-        columns = [held.get(path) or ({}, np.zeros((slots, 2), np.int64)) for path in self._paths]
-        self._held = [maps for maps, _ in columns]
-        self.sources = np.stack([sources for _, sources in columns])
+        columns = [held.get(path) or ({}, np.zeros((slots, 2), np.int64)) for path in layout.schema]
+        with Uninterrupted():
+            self._layout, self._paths = layout, tuple(layout.schema)
+            self._held = [maps for maps, _ in columns]
+            self.sources = np.stack([sources for _, sources in columns])
 
     def grow(self, slots: int) -> None:
         """Ensure room for `slots` slots."""
@@ -107,7 +108,7 @@ class Maps:
         """Serve reads of a slot from a map that exists already."""
         column = self._paths.index(path)
         self._held[column][slot] = mapped
-        self.sources[column, slot] = mapped.address, mapped.size
+        self.sources[column, slot] = mapped.address, mapped.size  # last: a Ctrl-C before this leaves it unmapped, for all who ask
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
@@ -117,7 +118,7 @@ class Maps:
         try:
             try:
                 for slot in slots:
-                    missing = [path for path, column in columns if slot not in self._held[column]]
+                    missing = [path for path, column in columns if not self.sources[column, slot, 0]]
                     if missing:
                         mapped.append(slot)
                     for path in missing:
@@ -137,7 +138,7 @@ class Maps:
         """Return the map of a slot in one column, made now if it has to be."""
         self._check_open()
         column = self._paths.index(path)
-        mapped = self._held[column].get(slot)
+        mapped = self._held[column].get(slot) if self.sources[column, slot, 0] else None
         if mapped is None:
             packed, derived = path in self._layout.chunks_of, path in self._layout.derived
             size = -1 if packed else self._layout.flat_bytes(path)
@@ -190,13 +191,12 @@ class Maps:
 
     def retire(self, slot: int, paths: Iterable[str] | None = None) -> None:
         """Serve a slot from its old maps no more; readers of them can go on."""
-        retired = []
-        for path in self._paths if paths is None else paths:
-            column = self._paths.index(path)
-            retired.append(self._held[column].pop(slot, None))
-            self.sources[column, slot] = 0
-        if any(retired):
-            self._retire(retired)
+        columns = [self._paths.index(path) for path in (self._paths if paths is None else paths)]
+        if not any(slot in self._held[column] for column in columns):
+            return
+        with Uninterrupted():
+            self.sources[columns, slot] = 0
+            self._retire([self._held[column].pop(slot, None) for column in columns])
 
     def _retire(self, retired: Iterable[Any]) -> None:
         self.epoch.retired = tuple(retired)
