@@ -33,7 +33,19 @@ CAMPAIGNS = (
         "limiter",
         "ray_cluster",
     ),
-    *("examples", "rings", "schedules", "threads", "sb3_buffers", "links", "mounts", "torchrl_and_tianshou", "imports", "fuzz"),
+    *(
+        "examples",
+        "rings",
+        "schedules",
+        "threads",
+        "loops",
+        "sb3_buffers",
+        "links",
+        "mounts",
+        "torchrl_and_tianshou",
+        "imports",
+        "fuzz",
+    ),
 )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.runtime import forks
-from tests.runtime.test_processes import in_fork
+from tests.support.in_fork import in_fork
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 _COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
