@@ -62,12 +62,8 @@ def locate_recent(table, streams, ages, located):
 
 def locate_episodes(table, ordinals, located):
     """Find episodes by their place among all; see `Index.locate_episodes`. `located`, (4, n), is filled."""
-    cdef Table streams = table_of(table)
     cdef int64_t* places = int64s(ordinals)
-    cdef int64_t n = length(ordinals)
-    cdef Located out = located_of(located, n)
-    with nogil:
-        locate_episodes_(streams, places, n, out)
+    locate_episodes_(table_of(table), places, length(ordinals), located_of(located, length(ordinals)))
 
 
 def find_episodes(table, streams, positions, starts, lasts):

@@ -182,13 +182,7 @@ def tree_least(nodes, int64_t size):
 
 def tree_set(nodes, int64_t size, items, weights):
     """Set the weights of items, or nothing; return the place of the first item or weight that is out of range, or -1."""
-    cdef uint8_t* memory = uint8s(nodes)
-    cdef int64_t* which = int64s(items)
-    cdef double* values = float64s(weights)
-    cdef int64_t n = length(items), wrong
-    with nogil:
-        wrong = SumTree(memory, size).set(which, values, n)
-    return wrong
+    return SumTree(uint8s(nodes), size).set(int64s(items), float64s(weights), length(items))
 
 
 def tree_get(nodes, int64_t size, items, weights):
@@ -198,19 +192,12 @@ def tree_get(nodes, int64_t size, items, weights):
 
 def tree_fill(nodes, int64_t size, int64_t first, weights):
     """Set the weights of a range, or nothing; return the place of the first weight that is out of range, or -1."""
-    cdef uint8_t* memory = uint8s(nodes)
-    cdef double* values = float64s(weights)
-    cdef int64_t n = length(weights), wrong
-    with nogil:
-        wrong = SumTree(memory, size).fill(first, values, n)
-    return wrong
+    return SumTree(uint8s(nodes), size).fill(first, float64s(weights), length(weights))
 
 
 def tree_clear(nodes, int64_t size, int64_t first, int64_t n):
     """Set the weights of `n` items, at least one, to zero."""
-    cdef uint8_t* memory = uint8s(nodes)
-    with nogil:
-        SumTree(memory, size).clear(first, n)
+    SumTree(uint8s(nodes), size).clear(first, n)
 
 
 def tree_find(nodes, int64_t size, masses, items, weights):
