@@ -32,6 +32,8 @@ TARGET = 1.1  # of what the cores allow
 READY, READY_OTHERS = 60.0, 110.0  # microseconds of `next` for a batch that is done: of Uniform and one store, and of others
 EACH = 40  # steps of a loop
 PREFETCH = 3
+MANY = 64  # batches ahead, half of which are taken one after the other
+PRIORITIZED = db.Prioritized(seed=0)  # its priorities have one sampler
 OPERATIONS = 100  # of PyTorch, in a step that is made of them
 VECTOR = torch.full((64, 64), 0.01)
 Loop = Callable[[], Iterator[Any]]
@@ -119,10 +121,12 @@ def beside_learners(report: Report, what: str, setting: Setting, others: dict[st
             report.row(f"{what}, {learner}: times as fast as {who}", value, "x", at_least=1.0)
 
 
-def of(buffer: db.ReplayBuffer, size: int, sampler: Callable[[int], db.Sampler | None] = lambda seed: None) -> Setting:
+def of(
+    buffer: db.ReplayBuffer, size: int, sampler: Callable[[int], db.Sampler | None] = lambda seed: None, prefetch: int = PREFETCH
+) -> Setting:
     """Return batches of a buffer."""
     in_line = sampler(1)
-    return Setting(lambda: iter(buffer.loader(size, sampler(0), prefetch=PREFETCH)), lambda: buffer.sample(size, in_line))
+    return Setting(lambda: iter(buffer.loader(size, sampler(0), prefetch=prefetch)), lambda: buffer.sample(size, in_line))
 
 
 class Mapped(torch.utils.data.Dataset[Any]):
@@ -234,29 +238,34 @@ def ring(report: Report, directory: Path) -> None:
 
 
 def ready(report: Report, directory: Path) -> None:
-    """Time `next` for batches that are done."""
+    """Time `next` for batches that are done: one after the other, and each after a rest in which the caches were others'."""
     transitions = KINDS["ale"].transitions(directory, report.seed, 2_000 if report.quick else 12_000)
     with contextlib.ExitStack() as stack:
         buffer = stack.enter_context(filled(transitions, directory, report.seed))
         both = stack.enter_context(two_stores(directory, transitions, report.seed))
-        settings = {
-            "Uniform": (of(buffer, BATCH), READY),
-            "64 sequences of 65": (of(buffer, SEQUENCES, partial(db.Slices, LENGTH)), READY_OTHERS),
-            "n-step 3": (of(buffer, BATCH, lambda seed: db.Uniform(seed, n_step=3)), READY_OTHERS),
-            "two writers": (of(both, BATCH), READY_OTHERS),
-            "Prioritized": (of(buffer, BATCH, lambda seed: db.Prioritized(seed=seed)), READY_OTHERS),
+        kinds: dict[str, tuple[db.ReplayBuffer, int, Callable[[int], db.Sampler | None]]] = {
+            "Uniform": (buffer, BATCH, lambda seed: None),
+            "64 sequences of 65": (buffer, SEQUENCES, partial(db.Slices, LENGTH)),
+            "n-step 3": (buffer, BATCH, lambda seed: db.Uniform(seed, n_step=3)),
+            "two writers": (both, BATCH, lambda seed: None),
+            "Prioritized": (buffer, BATCH, lambda seed: PRIORITIZED),
         }
-        for what, (setting, target) in settings.items():
-            batches, taken = setting.loop(), list[float]()
-            for _ in range(20 if report.quick else 200):
-                time.sleep(0.02)
-                begin = time.perf_counter()
+        rounds = 20 if report.quick else 200
+        for what, kind in kinds.items():
+            target = READY if what == "Uniform" else READY_OTHERS
+            for how, prefetch, seconds in (("one after the other", MANY, 1.0), ("after 20 ms", PREFETCH, 0.02)):
+                batches, taken = of(*kind, prefetch).loop(), list[float]()
                 next(batches)
-                taken.append(time.perf_counter() - begin)
-            batches.close()  # type: ignore[attr-defined]
-            report.times(f"next() of a batch that is done: {what}", taken, 1e6, "us")
-            value = float(np.median(taken)) * 1e6
-            report.row(f"next() of a batch that is done: {what}", value, "us", at_most=target)
+                while len(taken) < rounds:
+                    time.sleep(seconds)
+                    for _ in range(prefetch // 2):
+                        begin = time.perf_counter()
+                        next(batches)
+                        taken.append(time.perf_counter() - begin)
+                batches.close()  # type: ignore[attr-defined]
+                name = f"next() of a batch that is done, {how}: {what}"
+                report.times(name, taken, 1e6, "us")
+                report.row(name, float(np.median(taken)) * 1e6, "us", at_most=target)
 
 
 PARTS: dict[str, Part] = {
