@@ -82,7 +82,7 @@ class Case:
     """A buffer, and loops over it."""
 
     def __init__(self, kind: Kind, path: Path, seed: int) -> None:
-        self._rng, self._seed = random.Random(seed), seed
+        self._rng = random.Random(seed)
         self._world = World(kind, path, seed)
         self._world.begin(self._rng)
         self._loops: list[Loop] = []
@@ -99,8 +99,7 @@ class Case:
             if not settled and passed > seconds * SETTLED:
                 settled = _resident()
         grown = _resident() - settled
-        self._reopen()
-        self._world.close()
+        self._close_all()
         return f"memory grew by {grown / 2**20:.0f} MB" if grown > GROWTH else _threads_left()
 
     @property
@@ -111,9 +110,9 @@ class Case:
     def _any(self) -> Loop | None:
         return self._rng.choice(self._loops) if self._loops else None
 
-    def _take(self, n: int | None = None) -> None:
+    def _take(self, most: int = 8) -> None:
         loop = self._any()
-        if loop is not None and not loop.take(n or self._rng.randint(1, 8)):
+        if loop is not None and not loop.take(self._rng.randint(1, most)):
             self._loops.remove(loop)
 
     def _change(self) -> None:
@@ -159,35 +158,32 @@ class Case:
             raise AssertionError(f"a fork ended with {status}")
 
     def _interrupt(self) -> None:
-        """Have Ctrl-C come while batches are taken, or the buffer is changed."""
-        loop = None
+        """Have Ctrl-C come while loops begin, and batches are taken."""
         try:
             self._storm.arm(self._rng.expovariate(500) + 1e-5)
             while True:
-                loop = self._any()
-                if loop is not None and not loop.take(1):
-                    self._loops.remove(loop)
+                self._take(most=1)
                 if not self._loops:
                     self._begin()
         except KeyboardInterrupt:
             self._storm.calm()
         self._loops = [each for each in self._loops if each.take(0)]  # a loop that it came into is over
 
-    def _reopen(self) -> None:
-        """Close the buffer under its loops, which tell so, and open it again."""
+    def _close_all(self) -> None:
+        """Close the buffer under its loops, which tell so."""
         self._world.close()
         for loop in self._loops:
             if loop.take(10) and not loop.has_reader:
                 raise AssertionError("a loop went on over a buffer that was closed")
             loop.close()
         self._loops.clear()
-        self._world = _opened_again(self._world)
 
-
-def _opened_again(world: World) -> World:
-    """Return a world with the same store, open again."""
-    world.buffer = db.ReplayBuffer(world.path, frame_stack=world.kind.stack, autoreset="next_step", seed=world.seed, threads=2)
-    return world
+    def _reopen(self) -> None:
+        world = self._world
+        self._close_all()
+        world.buffer = db.ReplayBuffer(
+            world.path, frame_stack=world.kind.stack, autoreset="next_step", seed=world.seed, threads=2
+        )
 
 
 def _resident() -> int:

@@ -140,7 +140,7 @@ class BatchReader(ABC):
         self.frame_stack, self._zeros = frame_stack, zeros
         self.index, self.refreshed = self._read(), time.monotonic()
         self._owned = self._tails()
-        self.columns = self._look()
+        self.columns = self._look(self._owned)
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
         self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
         self.pool = ArraysPool()
@@ -160,14 +160,14 @@ class BatchReader(ABC):
         """See which columns there are by now, and which stores."""
         owned = self._tails()
         if self.columns.schema is not self._store.layout.schema or owned != self._owned:
+            columns = self._look(owned)
             with Uninterrupted():
-                self._owned = owned
-                self.columns, self._selected, self._single = self._look(), {}, {}
+                self._owned, self.columns, self._selected, self._single = owned, columns, {}, {}
 
-    def _look(self) -> Columns:
+    def _look(self, owned: list[StoreTail]) -> Columns:
         layout = self._store.layout
         packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
-        return Columns.of(layout.schema, packed, self._zeros, self._owned)
+        return Columns.of(layout.schema, packed, self._zeros, owned)
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted; a writer knows that itself."""

@@ -338,9 +338,9 @@ class MultiWriterMaps:
         """Hold the columns of a schema, and no others."""
         held = dict(zip(self._paths, self.sources, strict=True))
         nothing = np.zeros(self.sources.shape[1:], np.int64)
+        sources = np.stack([held.get(path, nothing) for path in schema])
         with Uninterrupted():
-            self._paths = tuple(schema)
-            self.sources = np.stack([held.get(path, nothing) for path in self._paths])
+            self._paths, self.sources = tuple(schema), sources
 
     def hold(self, path: str, slot: int, mapped: Map | Zeros | InMemory) -> None:
         """Serve reads of a slot in a learner's column from a map."""

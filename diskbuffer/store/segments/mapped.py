@@ -94,10 +94,10 @@ class Maps:
             self.retire(slot, gone)
         held = dict(zip(self._paths, zip(self._held, self.sources, strict=True), strict=True))
         columns = [held.get(path) or ({}, np.zeros((slots, 2), np.int64)) for path in layout.schema]
+        sources = np.stack([sources for _, sources in columns])
         with Uninterrupted():
             self._layout, self._paths = layout, tuple(layout.schema)
-            self._held = [maps for maps, _ in columns]
-            self.sources = np.stack([sources for _, sources in columns])
+            self._held, self.sources = [maps for maps, _ in columns], sources
 
     def grow(self, slots: int) -> None:
         """Ensure room for `slots` slots."""
