@@ -3,8 +3,9 @@
     python -m bench.adapters [--only vectors] --json FILE
 
 Vectors of 4 floats and stacks of four Atari frames; everything is warm. Each buffer is in a process of its own, filled through
-the library's own `add` or `extend`, and they take turns; so do the learners, and whole trainings, which take no time for anything
-else: PPO, A2C and DQN play CartPole, TD3 with hindsight flips bits. Of the two that add a million steps the memory is compared:
+the library's own `add` or `extend`, and they take turns; so do the learners, and whole trainings: DQNs that play Atari, where a
+network's gradients take most of the time, and some that take no time for anything else: PPO, A2C and DQN play CartPole, TD3 with
+hindsight flips bits. Of the two that add a million steps the memory is compared:
 what a process with the library's smallest buffer takes is subtracted.
 """
 
@@ -293,13 +294,73 @@ class Learning:
         self._model.learn(steps, reset_num_timesteps=False)
 
 
+class LearningTorchRL:
+    """A DQN of TorchRL that plays Atari, with batches that its buffer prefetches."""
+
+    def __init__(self, of: str, directory: Path) -> None:
+        import ale_py
+        import gymnasium
+        import torch
+        from tensordict.nn import TensorDictSequential
+        from torchrl.collectors import Collector
+        from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+        from torchrl.envs import GymWrapper
+        from torchrl.modules import MLP, ConvNet, EGreedyModule, QValueActor
+        from torchrl.objectives import DQNLoss, SoftUpdate
+
+        import diskbuffer
+        from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage
+
+        class Network(torch.nn.Sequential):
+            def forward(self, pixels: Any) -> Any:
+                return super().forward(pixels.float() / 255)
+
+        gymnasium.register_envs(ale_py)
+        torch.manual_seed(0)
+        game = gymnasium.wrappers.AtariPreprocessing(gymnasium.make("PongNoFrameskip-v4"))
+        env = GymWrapper(gymnasium.wrappers.FrameStackObservation(game, STACK))
+        env.set_seed(0)
+        convolutions = ConvNet(in_features=STACK, num_cells=[32, 64, 64], kernel_sizes=[8, 4, 3], strides=[4, 2, 1])
+        network = Network(convolutions, MLP(in_features=3136, out_features=6, num_cells=[512]))
+        actor = QValueActor(network, in_keys=["observation"], spec=env.action_spec)
+        self._loss = DQNLoss(actor, action_space=env.action_spec, delay_value=True)
+        self._loss.make_value_estimator(gamma=0.99)
+        self._target = SoftUpdate(self._loss, eps=0.995)
+        self._optimizer = torch.optim.Adam(self._loss.parameters(), 1e-4)
+        if of == "ours":
+            kept = {"storage": DiskStorage(20_000, directory / "torchrl", frame_stack=STACK)}
+            kept["sampler"] = DiskSampler(diskbuffer.Uniform())
+        else:
+            kept = {"storage": LazyMemmapStorage(20_000, scratch_dir=str(directory / "memmap"))}
+        self._buffer = TensorDictReplayBuffer(**kept, batch_size=32, prefetch=3)
+        policy = TensorDictSequential(actor, EGreedyModule(env.action_spec, eps_init=0.5, eps_end=0.5))
+        self._steps = iter(Collector(env, policy, frames_per_batch=16, total_frames=-1))
+        for _ in range(64):
+            self._buffer.extend(next(self._steps))
+        self.learn(160)
+
+    def learn(self, steps: int) -> None:
+        """Go on, with a batch for every four steps."""
+        for _ in range(steps // 16):
+            self._buffer.extend(next(self._steps))
+            for _ in range(4):
+                self._loss(self._buffer.sample())["loss"].backward()
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+                self._target.step()
+
+
 def learning(report: Report, directory: Path) -> None:
-    """Compare `model.learn` on Atari."""
-    steps, rounds = (200, 3) if report.quick else (1_000, 7)
-    with started({of: Worker(Learning, of, directory) for of in ("ours", "own")}) as workers:
-        found = in_turns(workers, "learn", steps, rounds=rounds, calls=1, seconds=0)
-    speed = ratio(found["own"], found["ours"])
-    report.row("Stable-Baselines3: steps a second of DQN.learn, against its own", speed, "x", at_least=0.95)
+    """Compare whole trainings on Atari."""
+    rounds = 3 if report.quick else 7
+    for library, kind, of, steps, at_least in (
+        ("Stable-Baselines3", Learning, "own", 1_000, 0.98),
+        ("TorchRL", LearningTorchRL, "LazyMemmapStorage", 320, 1.05),
+    ):
+        with started({name: Worker(kind, name, directory) for name in ("ours", of)}) as workers:
+            found = in_turns(workers, "learn", steps // (5 if report.quick else 1), rounds=rounds, calls=1, seconds=0)
+        speed = ratio(found[of], found["ours"])
+        report.row(f"{library}: steps a second of a DQN, against its {of}", speed, "x", at_least=at_least)
 
 
 class Training(NamedTuple):
