@@ -5,8 +5,8 @@
 Vectors of 4 floats and stacks of four Atari frames; everything is warm. Each buffer is in a process of its own, filled through
 the library's own `add` or `extend`, and they take turns; so do the learners, and whole trainings: DQNs that play Atari, where a
 network's gradients take most of the time, and some that take no time for anything else: PPO, A2C and DQN play CartPole, TD3 with
-hindsight flips bits. Of the two that add a million steps the memory is compared:
-what a process with the library's smallest buffer takes is subtracted.
+hindsight flips bits. Of the two that add a million steps the memory is compared: what a process with the library's smallest
+buffer takes is subtracted.
 """
 
 from __future__ import annotations
