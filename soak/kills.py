@@ -1,8 +1,9 @@
 """Real kills: a writer process gets SIGKILL at random instants, over and over, and nothing that it knew of may be lost.
 
-The writer adds, extends, seals, flushes, writes columns, maps, tags, closes and opens again, by turns, in stores whose segments
-are tiny, so that one is sealed or evicted at every moment. Half of the kills come in a call that was drawn before. After each,
-zarr-python and tensorstore read the store as it was left; then it is opened, by us, and compared with what the writer knew of.
+The writer adds, extends, seals, flushes, writes columns, maps, tags, takes batches from a loader, closes and opens again, by
+turns, in stores whose segments are tiny, so that one is sealed or evicted at every moment. Half of the kills come in a call that
+was drawn before. After each, zarr-python and tensorstore read the store as it was left; then it is opened, by us, and compared
+with what the writer knew of.
 Every other time that is a reader only, so that the next writer finds what the kill left, and may be killed while it recovers it.
 A kill's instant cannot be drawn from a seed: a store that is not as it should be is kept, as the kill left it, in soak/broken.
 """

@@ -1,4 +1,4 @@
-"""Writers with a small capacity beside a learner that writes columns.
+"""Writers with a small capacity beside a learner that writes columns, and takes batches from a loop.
 
 A schedule draws, from its seed, what writers and a learner of one directory do, one after the other and in the middle of each
 other's file operations. Then all of them are killed, or cut off from power, some of them in the middle of a call. What is left is
@@ -11,6 +11,7 @@ import contextlib
 import copy
 import errno
 import gc
+import itertools
 import shutil
 import threading
 import traceback
@@ -44,7 +45,7 @@ POWER: tuple[Kind, ...] = ("nothing", "everything", "data only", "metadata only"
 WRITER = {"add": 8, "flush_writer": 1.5, "clear": 0.5, "end_writer": 0.7}
 LEARNER = {
     **{"write": 6, "prioritize": 4, "tag": 3, "map": 1, "returns": 1, "flush": 3, "refresh": 5, "remove": 0.3},
-    **{"compare_learner": 4, "compare_reader": 1.5, "end_learner": 1, "hand_over": 0.7},
+    **{"compare_learner": 4, "compare_reader": 1.5, "end_learner": 1, "hand_over": 0.7, "load": 3},
 }
 FAULTS = {**dict.fromkeys(("write", "prioritize", "tag", "map", "returns"), 0.2), "flush": 0.5}  # how often syncs fail in it
 
@@ -138,6 +139,7 @@ class Schedule:
         self._first: dict[str, int] = {}
         self._learner: db.ReplayBuffer | None = None
         self._reader: db.ReplayBuffer | None = None
+        self._loop: Iterator[dict[str, Any]] = iter(())  # over a loader of the learner's, which stays open
         self._sampler: db.Prioritized | None = None
         self._failed = False  # whether a sync has failed in the learner's life
         self.model = Model()
@@ -412,6 +414,7 @@ class Schedule:
         if self._learner is None:
             self.log.append("the learner opens")
             self._learner, self._sampler = db.ReplayBuffer(self._root, mode="r", threads=1, seed=0), None
+            self._loop = iter(self._learner.loader(8, threads=1, prefetch=2, refresh_every=0))
         return self._learner
 
     def _some(self) -> list[int]:
@@ -564,6 +567,17 @@ class Schedule:
             learner.refresh()
         self.compare(learner)
 
+    def _load(self) -> None:
+        """Take batches of the learner's loop, the next of which lie ready while others write and are killed."""
+        learner = self._learn()
+        if not len(learner):
+            return
+        self.log.append("the learner takes batches")
+        for batch in itertools.islice(self._loop, 3):
+            for name, action in zip(batch["steps"].tolist(), batch["action"].tolist(), strict=True):
+                self.model.name(name, action)
+            self.counts["loaded"] += 1
+
     def _compare_reader(self) -> None:
         """Have a reader that is there all the time see what the learner wrote."""
         self.log.append("a reader's view is compared")
@@ -587,6 +601,7 @@ class Schedule:
             self.log.append("the reader is the learner from now on")
             self._end_learner()
             self._learner, self._reader = self._reader, None
+            self._loop = iter(self._learner.loader(8, threads=1, prefetch=2, refresh_every=0))
 
     def _remove(self) -> None:
         learner = self._learn()

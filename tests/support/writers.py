@@ -22,7 +22,7 @@ import numpy as np
 from tests.support.experience import Array, Experience, Feeder
 
 _HERE = Path(__file__).resolve().parents[2]
-DOING = ("opening", "add", "extend", "seal", "flush", "write", "map", "tag", "close")
+DOING = ("opening", "add", "extend", "seal", "flush", "write", "map", "tag", "load", "close")
 TAGS = 3  # episodes are tagged by their number, modulo this
 WRITTEN, MAPPED = "written", "mapped"  # columns that are written back
 
@@ -219,6 +219,7 @@ class Writer:
     def _open(self) -> None:
         self.buffer = self._world.open(self._path, self._capacity, **self._options)
         self.feeder = Feeder(self._world, self.buffer)
+        self._batches = iter(self.buffer.loader(16, threads=2))
 
     def do_anything(self) -> None:
         """Add mostly; else make any other call."""
@@ -292,6 +293,11 @@ class Writer:
             of = over.stream == stream
             if of.any():
                 self._account.tagged[stream] = int((at + over.length)[of].max())
+
+    def _load(self) -> None:
+        """Take a batch of a loop that stays open, with others under way."""
+        if len(self.buffer):
+            self._world.check_batch(next(self._batches), self.buffer.frame_stack)
 
     def _close(self) -> None:
         self.buffer.close()
