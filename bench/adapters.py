@@ -313,7 +313,7 @@ class LearningTorchRL:
 
         class Network(torch.nn.Sequential):
             def forward(self, pixels: Any) -> Any:
-                return super().forward(pixels.float() / 255)
+                return super().forward(pixels.float() / 255)  # type: ignore[no-untyped-call]
 
         gymnasium.register_envs(ale_py)
         torch.manual_seed(0)

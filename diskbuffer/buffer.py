@@ -8,13 +8,12 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from diskbuffer.arguments.inputs import column_paths, device_of, integers, refuse_alone, seconds_of, step_ids, truth
+from diskbuffer.arguments.inputs import column_paths, integers, refuse_alone, seconds_of, step_ids, truth
 from diskbuffer.arguments.integers import integer, integer_or_none
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.arguments.wording import counted
@@ -37,7 +36,7 @@ from diskbuffer.options import CreateOptions, Options, checked_capacity, refuse_
 from diskbuffer.reading.batch_reader import BatchReader, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform, transform_of
+from diskbuffer.reading.delivery import Transform, Wanted
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.ranks import Ranks
 from diskbuffer.recording.recorder import Recorder
@@ -52,6 +51,9 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks
 from diskbuffer.writers.reader import MultiWriterReader
+
+if TYPE_CHECKING:
+    import torch
 
 _SINGLE = Steps()
 Autoreset = Literal["next_step", "same_step", "disabled"]
@@ -452,6 +454,7 @@ class ReplayBuffer:
         *,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
+        numpy: bool = False,
     ) -> Batch:
         """Draw steps and return them.
 
@@ -466,10 +469,13 @@ class ReplayBuffer:
             ``transform(batch)`` is returned instead. It gets the batch in RAM, and may write into it, but for what ``obs`` and
             ``next_obs`` share. Tensors and arrays of numbers, in dicts, lists and tuples, are sent to `device`, if it is given
             and not the CPU. If it raises, the batch was not delivered: the next call has the same steps.
+        numpy : bool
+            Whether to return arrays in place of tensors. PyTorch is imported when tensors are first made, and takes most of the
+            memory, and of the time, that a process needs to start.
 
         Returns
         -------
-        dict of str to torch.Tensor
+        dict of str to torch.Tensor, or to array
             ``obs`` and ``next_obs``, (batch_size, frame_stack, ...) or (batch_size, ...) where frame_stack is 1, nested for
             dict observations; ``action``, ``reward``, ``terminated``, ``truncated`` and extra columns; ``steps``, int64, which
             name the steps for good: (batch_size,), of sequences (batch_size, length), -1 where these are padded.
@@ -484,7 +490,7 @@ class ReplayBuffer:
         """
         self._access.check_open()
         source = self._drawing.source(sampler, integer("batch_size", batch_size))
-        return source.sample(transform_of(transform), device_of(device))
+        return source.sample(Wanted.of(device, transform, numpy))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
         """Draw as `sample` does, and read nothing.
@@ -584,7 +590,7 @@ class ReplayBuffer:
         refuse_alone("envs", envs, "ages", ages)
         return self._reader.all_ids() if ages is None else self._reader.recent_ids(ages, envs)
 
-    def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None) -> Batch:
+    def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None, numpy: bool = False) -> Batch:
         """Return one episode: its T steps, and its T + 1 observations.
 
         Parameters
@@ -593,10 +599,12 @@ class ReplayBuffer:
             One of `episodes`, or its id: that of the step it began with, ``buffer.episodes.id``.
         columns : sequence of str, optional
             As in `at`: these alone are read.
+        numpy : bool
+            As in `at`.
 
         Returns
         -------
-        dict of str to torch.Tensor
+        dict of str to torch.Tensor, or to array
             ``obs``, (T + 1, ...), or (T + 1, frame_stack, ...), the last of which is the final observation; nested for dict
             observations. All else as in `sample`, (T, ...). Of an episode whose first steps were evicted, those that are left.
 
@@ -608,7 +616,7 @@ class ReplayBuffer:
         self._access.check_open()
         episode = which if isinstance(which, Episode) else self.episodes.find(which)
         self._reader.refuse_another(episode.identity)
-        return self._reader.episode(episode, column_paths(columns))
+        return self._reader.episode(episode, column_paths(columns), numpy=truth("numpy", numpy))
 
     def loader(
         self,
@@ -617,6 +625,7 @@ class ReplayBuffer:
         *,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
+        numpy: bool = False,
         prefetch: int = 3,
         threads: int | None = None,
         transform_threads: int = 0,
@@ -636,6 +645,8 @@ class ReplayBuffer:
         transform : callable, optional
             As in `sample`, called when a batch's turn has come, earlier where it goes to an accelerator: augmentation, say. What
             it raises, the learner gets in the batch's place.
+        numpy : bool
+            As in `sample`.
         prefetch : int
             How many batches may be ahead.
         threads : int, optional
@@ -664,11 +675,12 @@ class ReplayBuffer:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         sampler = self._drawing.sampler(sampler, "loader", ranks)
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
+        wanted = Wanted.of(device, transform, numpy)
 
         def source() -> Sampling:
             return self._drawing.sampling(sampler, size, ranks, every)
 
-        return Loader(source, device, ahead, self._threads(threads), transform, transform_threads)
+        return Loader(source, wanted, ahead, self._threads(threads), transform_threads)
 
     def batches(
         self,
@@ -681,6 +693,7 @@ class ReplayBuffer:
         seed: int | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
+        numpy: bool = False,
         prefetch: int = 3,
         threads: int | None = None,
         transform_threads: int = 0,
@@ -707,7 +720,7 @@ class ReplayBuffer:
             asked, and its state stays as it is.
         seed : int, optional
             Of the shuffled order; a new one for every loop where it is missing.
-        device, transform, prefetch, threads, transform_threads
+        device, transform, numpy, prefetch, threads, transform_threads
             As in `loader`.
         rank, world_size : int, optional
             As in `loader`: each batch is shared out, and every step comes in one rank only. All ranks have as many batches,
@@ -722,6 +735,7 @@ class ReplayBuffer:
         self._access.check_open()
         ranks = Ranks.of(rank, world_size)
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
+        wanted = Wanted.of(device, transform, numpy)
         seed_sequence(seed)
         check_order(shuffle=shuffle, seed=seed, steps=steps, sampler=sampler, ranks=ranks)
         samples = EVERY_STEP if sampler is None else self._drawing.sampler(sampler, "sample").samples()
@@ -735,7 +749,7 @@ class ReplayBuffer:
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
             return Pass(self._reader, slicing, shuffle, entropy, self._access.check_open, state, samples=samples)
 
-        return Batches(source, device, ahead, self._threads(threads), transform, transform_threads)
+        return Batches(source, wanted, ahead, self._threads(threads), transform_threads)
 
     def _threads(self, threads: int | None) -> int:
         return max(1, self._reader.gatherer.threads - 1) if threads is None else integer("threads", threads)

@@ -10,20 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from diskbuffer.arguments.inputs import device_of, seconds_of
+from diskbuffer.arguments.inputs import seconds_of
 from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, SampleSource, Sampling
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Transform, transform_of
+from diskbuffer.reading.delivery import Transform, Wanted
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers import Sampler, Uniform
 
 if TYPE_CHECKING:
+    import torch
+
     from diskbuffer.buffer import ReplayBuffer
 
 
@@ -73,9 +74,16 @@ class Mixture:
         self._weights = weights.astype(np.float64) / float(weights.sum())
         self._pool = ArraysPool()
 
-    def sample(self, batch_size: int, *, device: torch.device | str | None = None, transform: Transform | None = None) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        transform: Transform | None = None,
+        numpy: bool = False,
+    ) -> Batch:
         """Draw steps and return them, as `ReplayBuffer.sample` does."""
-        return self._sampling(batch_size).sample(transform_of(transform), device_of(device))
+        return self._sampling(batch_size).sample(Wanted.of(device, transform, numpy))
 
     def loader(
         self,
@@ -83,6 +91,7 @@ class Mixture:
         *,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
+        numpy: bool = False,
         prefetch: int = 3,
         threads: int | None = None,
         transform_threads: int = 0,
@@ -98,9 +107,10 @@ class Mixture:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         for sampler in self.samplers:
             ranks.check(sampler)
-        ahead, gathering = integer("prefetch", prefetch), self._buffers[0]._threads(threads)
+        wanted, ahead = Wanted.of(device, transform, numpy), integer("prefetch", prefetch)
+        gathering = self._buffers[0]._threads(threads)
         self._sampling(batch_size, ranks)  # which raises now what would be wrong in the loop
-        return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, gathering, transform, transform_threads)
+        return Loader(lambda: self._sampling(batch_size, ranks, every), wanted, ahead, gathering, transform_threads)
 
     def _sampling(self, batch_size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
         size = integer("batch_size", batch_size)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.arguments.integers import MOST, shown
 from diskbuffer.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether something is a tensor, without importing PyTorch, which makes tensors."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
     """Return numbers as an array; an InputError where they are none."""
     try:
-        return np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
+        return np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
     except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(values, torch.Tensor) and values.is_floating_point():
+        if is_tensor(values) and values.is_floating_point():
             raise InputError(f"{name}: expected a dtype that NumPy has, found {values.dtype}; give .float() of it") from error
         raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
 
@@ -37,6 +45,8 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
     """Return a device that tensors can be sent to, None for the CPU's memory; an InputError where there is none such."""
     if device is None:
         return None
+    import torch
+
     try:
         parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from diskbuffer.arguments.inputs import step_ids
 from diskbuffer.arguments.integers import integer, shown
@@ -18,8 +16,12 @@ from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Listed, Pass, Slicing
 from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.delivery import Wanted
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.schema.schema import Column
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Columns(OfBuffer, Mapping[str, Column]):
@@ -146,6 +148,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
         resume: bool = False,
         progress: bool = True,
         device: torch.device | str | None = None,
+        numpy: bool = False,
         prefetch: int = 2,
         threads: int | None = None,
     ) -> int:
@@ -170,7 +173,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
             steps were evicted or cleared since.
         progress : bool
             Whether to show a bar, where tqdm is installed.
-        device, prefetch, threads
+        device, numpy, prefetch, threads
             As in `loader`.
 
         Returns
@@ -204,7 +207,7 @@ class Columns(OfBuffer, Mapping[str, Column]):
             with self._store.lock:
                 position = done.read(self._reader.index) if resume else None
             source = Pass(self._reader, Slicing(size), False, 0, self._access.check_open, position=position)
-        loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
+        loader: Loader[Any] = Loader(lambda: source, Wanted.of(device, None, numpy), ahead, self._threads(threads))
         if not resume:
             done.remove()
         with self._derived.in_use(names):

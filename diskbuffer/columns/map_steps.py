@@ -85,7 +85,7 @@ def map_steps(
             returned = function(batch)
             arrays = arrays_of(returned, out, len(batch["steps"]))
             for name, array in zip(out, arrays, strict=True):
-                columns.write(name, batch["steps"].cpu(), array)
+                columns.write(name, as_array("steps", batch["steps"]), array)
             steps += len(batch["steps"])
             shown.update(len(batch["steps"]))
             del batch, returned, arrays, array  # before the next is taken

@@ -18,14 +18,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-import torch
-
-from diskbuffer.arguments.inputs import device_of
 from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Delivery, Sent, Transform, delivery_to, transform_of
+from diskbuffer.reading.delivery import Delivery, Sent, Wanted
 from diskbuffer.runtime.signals import PutOff
 
 if TYPE_CHECKING:
@@ -51,19 +48,17 @@ class Loader(Generic[B]):
     def __init__(
         self,
         source: Callable[[], Source[B]],
-        device: torch.device | str | None,
+        wanted: Wanted,
         prefetch: int,
         threads: int,
-        transform: Transform | None = None,
         transform_threads: int = 0,
     ) -> None:
-        self._source, self._prefetch, self._threads = source, prefetch, threads
+        self._source, self._wanted, self._prefetch, self._threads = source, wanted, prefetch, threads
         self._transform_threads = integer("transform_threads", transform_threads, 0)
-        self._device, self._transform = device_of(device), transform_of(transform)
         self.waited, self.nbytes_sent = 0.0, 0
 
     def __iter__(self) -> Iterator[Batch]:
-        delivery = delivery_to(self._device, self._transform, ArraysPool(kept=8), aside=True)
+        delivery = self._wanted.delivery(ArraysPool(kept=8), aside=True)
         source = self._source()
         source.wait()
         run = _Run(source, delivery, self._prefetch, self._threads, self._transform_threads)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_reader import BatchReader, Planned, Take
-from diskbuffer.reading.delivery import Transform
+from diskbuffer.reading.delivery import Wanted
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.samplers.epochs import EVERY_STEP, EpochPosition, Epochs, Samples
@@ -231,13 +230,12 @@ class Batches(Loader[Any]):
     def __init__(
         self,
         source: Callable[[Mapping[str, Any] | None], Pass | Listed],
-        device: torch.device | str | None,
+        wanted: Wanted,
         prefetch: int,
         threads: int,
-        transform: Transform | None = None,
         transform_threads: int = 0,
     ) -> None:
-        super().__init__(self._begin, device, prefetch, threads, transform, transform_threads)
+        super().__init__(self._begin, wanted, prefetch, threads, transform_threads)
         self._pass = source
         self._newest: Pass | Listed | None = None
         self._state: Mapping[str, Any] | None = None  # to go on from

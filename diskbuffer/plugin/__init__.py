@@ -49,7 +49,8 @@ if typing.TYPE_CHECKING:
     from diskbuffer.plugin.appender import Appender
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
-    from diskbuffer.reading.delivery import Transform, copied_to, transform_of
+    from diskbuffer.reading.delivery import Transform, transform_of
+    from diskbuffer.reading.devices import copied_to
     from diskbuffer.reading.episode_reader import EpisodeReader
     from diskbuffer.samplers.prioritized import priorities_of
     from diskbuffer.writers.places import refuse_inside
@@ -132,7 +133,7 @@ _LATER = {
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
-    "copied_to": "diskbuffer.reading.delivery",
+    "copied_to": "diskbuffer.reading.devices",
     "transform_of": "diskbuffer.reading.delivery",
     "device_of": "diskbuffer.arguments.inputs",
     "priorities_of": "diskbuffer.samplers.prioritized",

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.arguments.inputs import integers, step_ids
 from diskbuffer.errors import EvictedError, InputError
@@ -22,9 +21,9 @@ from diskbuffer.index.index import Index
 from diskbuffer.native.jobs import Job
 from diskbuffer.native.sampling import Philox
 from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
-from diskbuffer.reading.batches import single_steps
-from diskbuffer.reading.batches.base import Arrays, Batch, Request, Windows, as_arrays
+from diskbuffer.reading.batches.base import Arrays, Batch, Request, Windows, as_tensors
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
+from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards, when_they_ended
 from diskbuffer.reading.follow_index import IndexFollower
@@ -144,7 +143,6 @@ class BatchReader(ABC):
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
         self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
         self.pool = ArraysPool()
-        self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(largest, default_threads() if threads is None else threads, store.verification.describe_rows)
 
@@ -274,13 +272,12 @@ class BatchReader(ABC):
         self.gatherer.call_threads()
         return self._batch(_draw_recent(back, of), len(back), form, paths, numpy=numpy)
 
-    def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
+    def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None, *, numpy: bool = False) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
-        batch = self.at([episode.start], Steps(episode.length), paths)
-        steps: Batch = one_of(batch, 0)
+        steps: Batch = one_of(self.at([episode.start], Steps(episode.length), paths, numpy=True), 0)
         if "obs" in steps:
             steps["obs"] = _with_last(steps["obs"], steps.pop("next_obs"))
-        return steps
+        return steps if numpy else as_tensors(steps)
 
     def draw_named(self, ids: Int64, length: int | None = None) -> Callable[[Index], Draw]:
         """Return what draws given steps, or the sequences that they start; an InputError where one cannot be read."""
@@ -320,9 +317,9 @@ class BatchReader(ABC):
         self, draw: Callable[[Index], Draw], size: int, form: Form, paths: tuple[str, ...] | None, *, numpy: bool
     ) -> Batch:
         """Return drawn steps; the memory of all columns is kept for the next batch of its kind, in any case if it is small."""
-        delivery = self._to_cpu if paths is None or size <= _SMALL else Delivery(ArraysPool())
+        delivery = Delivery(self.pool if paths is None or size <= _SMALL else ArraysPool(), numpy=numpy)
         batch: Batch = delivery.delivered(self.plan(draw, form, delivery.take, paths).gather())
-        return as_arrays(batch) if numpy else batch
+        return batch
 
     def _at_once(self, form: Form, paths: tuple[str, ...] | None, numpy: bool, copy: Copy, *steps: Int64) -> Batch | None:
         """Copy single steps, and make a batch of them; None where it has another form, or they have to be planned."""
@@ -331,23 +328,21 @@ class BatchReader(ABC):
         with self._store.lock:
             single = self.single_steps(paths)
             filled = None if single is None else self.copy_at_once(single, copy, len(steps[0]), *steps)
-            if single is None or filled is None:
-                return None
-            return single_steps.arranged(single, filled) if numpy else single_steps.as_batch(single, filled)
+            return None if single is None or filled is None else as_batch(single, filled, numpy=numpy)
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many single steps; None where they have to be planned.
 
-        The lock must be held until there are tensors over them: what nobody holds is filled with the next batch.
+        The lock must be held until a batch holds them: what nobody holds is filled with the next one.
         """
         return self.gatherer.quickly(size, single.filled, copy, self.index, self._store.maps.sources, size, *steps)
 
-    def copy_random(self, single: SingleSteps, size: int, random: Philox) -> Batch | None:
+    def copy_random(self, single: SingleSteps, size: int, random: Philox, numpy: bool) -> Batch | None:
         """Draw and copy single steps; None where they have to be planned. The lock must be held."""
         filled = self.gatherer.quickly(size, single.filled, copy_random, self.index, self._store.maps.sources, size, random)
-        return None if filled is None else single_steps.as_batch(single, filled)
+        return None if filled is None else as_batch(single, filled, numpy=numpy)
 
-    def gather_random(self, request: Request, random: Philox) -> Batch | None:
+    def gather_random(self, request: Request, random: Philox, numpy: bool) -> Batch | None:
         """Draw, plan and gather single steps; None where only a plan can, or can say why not. The lock must be held."""
         arrays, stack = self.pool.take(request), request.frame_stack
         ids = np.empty(request.size, np.int64)
@@ -355,7 +350,7 @@ class BatchReader(ABC):
         batch = None
         if self.gatherer.quickly(request.size, self.gatherer.draw, *what):
             arrays.notes = {"steps": ids}
-            batch = arrays.batch()
+            batch = arrays.batch(numpy=numpy)
         self.pool.give(arrays)
         return batch
 
@@ -412,7 +407,7 @@ class BatchReader(ABC):
         with self._store.lock:
             job, memory = until_found([self], attempt)
         self.gatherer.run(job, [(self.gatherer, memory)])
-        return memory.columns[0].array
+        return memory.arrays[0]
 
     def _rows(self, columns: Columns, drawn: Draw, before: int, rows: int) -> tuple[Job, Memory]:
         """Plan rows of a column, (size, rows, ...)."""
@@ -431,7 +426,7 @@ class BatchReader(ABC):
             return np.zeros(drawn.size, np.bool_)
         job, memory = self._rows(self._select((TAG,)), drawn, 0, 1)
         self.gatherer.run(job, [(self.gatherer, memory)])
-        return np.asarray(memory.columns[0].array.ravel() == layout.tags.index(tag) + 1)
+        return np.asarray(memory.arrays[0].ravel() == layout.tags.index(tag) + 1)
 
     def newest(self, path: str, only: int | None = None) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty.
@@ -475,7 +470,7 @@ def _with_last(obs: Any, following: Any) -> Any:
     """Put the last of the observations that came next after all others."""
     if isinstance(obs, dict):
         return {name: _with_last(part, following[name]) for name, part in obs.items()}
-    return torch.cat([obs, following[-1:]])
+    return np.concatenate([obs, following[-1:]])
 
 
 def _by_age(ages: Any, streams: Any) -> tuple[Int64, Int64]:

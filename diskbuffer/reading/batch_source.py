@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
@@ -20,7 +19,7 @@ from diskbuffer.reading.batch_reader import BatchReader, Planned, Take, until_fo
 from diskbuffer.reading.batches.base import Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.batches.single_steps import as_batch
-from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
+from diskbuffer.reading.delivery import TENSORS, Wanted
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers.draws import Draw, Steps
@@ -76,7 +75,6 @@ class Sampling:
     ) -> None:
         self._sources, self._pool, self._check, self._numbered, self._ranks = sources, pool, check, numbered, ranks
         self._refresh_every = refresh_every
-        self._to_cpu = Delivery(pool)
         self._readers = [source.reader for source in sources]
         if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
             raise InputError("the buffers of a mixture must have the same frame_stack")
@@ -245,15 +243,15 @@ class Sampling:
             raise
         return begun
 
-    def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
-        """Return the next batch, or what a function makes of it, on a device if one is given."""
+    def sample(self, wanted: Wanted = TENSORS) -> Batch:
+        """Return the next batch, or what is wanted of it."""
         self.wait()
-        if transform is None and device is None and self._is_single:
-            at_once = self._sample_at_once()
+        if self._is_single and wanted.transform is None and wanted.device is None:
+            at_once = self._sample_at_once(wanted.numpy)
             if at_once is not None:
                 return at_once
         self._readers[0].gatherer.call_threads()
-        delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
+        delivery = wanted.delivery(self._pool)
         begun = self.begin(delivery.take)
         try:
             planned = self.finalize(begun, delivery.take).planned
@@ -265,8 +263,8 @@ class Sampling:
         self.deliver(begun)
         return batch
 
-    def _sample_at_once(self) -> Batch | None:
-        """Return the next batch of single steps, if it takes so short that the lock can be held from the draw to the tensors."""
+    def _sample_at_once(self, numpy: bool) -> Batch | None:
+        """Return the next batch of single steps, if it takes so short that the lock can be held until all is done."""
         reader, (_, sampler, size, limiter) = self._readers[0], self._sources[0]
         with reader.lock:
             self._check()
@@ -278,9 +276,9 @@ class Sampling:
             if random is not None:
                 try:
                     if single is None:
-                        batch = reader.gather_random(self._request, random)
+                        batch = reader.gather_random(self._request, random, numpy)
                     else:
-                        batch = reader.copy_random(single, size, random)
+                        batch = reader.copy_random(single, size, random, numpy)
                 except BaseException as error:
                     ahead = sampler.next(reader.index, size)  # the same again
                     sampler.keep(ahead)
@@ -289,14 +287,14 @@ class Sampling:
                 if batch is not None:
                     sampler.batches += 1
             elif single is not None and size <= single.most:
-                begun, batch = self._copy_drawn()
+                begun, batch = self._copy_drawn(numpy)
         if begun is not None:
             self.deliver(begun)
         elif batch is not None and limiter is not None:
             limiter.note_sampled(size)
         return batch
 
-    def _copy_drawn(self) -> tuple[DrawnBatch | None, Batch | None]:
+    def _copy_drawn(self, numpy: bool) -> tuple[DrawnBatch | None, Batch | None]:
         """Return the next batch as it was drawn and as it is; None, and it is left, where it has to be planned.
 
         The lock must be held.
@@ -309,7 +307,7 @@ class Sampling:
             if single is not None:
                 filled = reader.copy_at_once(single, copy_drawn, drawn.size, drawn.streams, drawn.positions)
                 if filled is not None:
-                    return begun, as_batch(single, filled, drawn.delivered_notes())
+                    return begun, as_batch(single, filled, drawn.delivered_notes(), numpy=numpy)
         except BaseException as error:
             self._fail(begun, error)
             raise

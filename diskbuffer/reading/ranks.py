@@ -6,11 +6,11 @@ newest first, each gets an even share.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch.distributed
 
 from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
@@ -36,9 +36,10 @@ class Ranks(NamedTuple):
     def of(cls, rank: int | None, world_size: int | None) -> Ranks:
         """Return those that were given, else those of torch.distributed's default process group, else a learner alone."""
         if rank is None and world_size is None:
-            if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            distributed: Any = sys.modules.get("torch.distributed")  # who has a process group has imported it
+            if distributed is None or not distributed.is_available() or not distributed.is_initialized():
                 return ALONE
-            return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+            return cls(distributed.get_rank(), distributed.get_world_size())
         if rank is None or world_size is None:
             raise InputError(f"rank and world_size are two integers, found {rank!r} and {world_size!r}; give both, or none")
         learners = integer("world_size", world_size)

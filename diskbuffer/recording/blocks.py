@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from diskbuffer.arguments.inputs import is_tensor
 from diskbuffer.errors import InputError
 from diskbuffer.recording.values import check_names, fit, shape_of
 from diskbuffer.schema.nested import flatten
@@ -187,12 +187,14 @@ def on_host(values: Any) -> Any:
     """
     if not isinstance(values, tuple):
         return on_host((values,))[0]
-    devices = {value.device for value in values if isinstance(value, torch.Tensor) and not value.is_cpu}
+    devices = {value.device for value in values if is_tensor(value) and not value.is_cpu}
     if not devices:
         return values
+    import torch
+
     arrays = list[Any]()
     for value in values:
-        if isinstance(value, torch.Tensor) and value.device in devices:
+        if is_tensor(value) and value.device in devices:
             copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
             arrays.append(copy.copy_(value.detach(), non_blocking=True).numpy())
         else:

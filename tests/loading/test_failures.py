@@ -72,11 +72,11 @@ def test_a_batch_that_fails_while_it_is_copied_is_the_next_one(buffer: db.Replay
     expected, sampler = undisturbed(buffer, db.Uniform(1), 20), db.Uniform(1)
     found = undisturbed(buffer, sampler, 18)  # so many that it is seen that the store is in memory
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("diskbuffer.reading.batches.single_steps.as_batch", fail)
+        patch.setattr("diskbuffer.reading.batch_reader.as_batch", fail)
         with pytest.raises(MemoryError):
             buffer.sample(8, sampler)
     state = sampler.state_dict()

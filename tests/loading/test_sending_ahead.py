@@ -15,10 +15,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 import diskbuffer as db
-from diskbuffer.loading import loader
 from diskbuffer.reading.batches import pool
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import DeviceDelivery
+from diskbuffer.reading.delivery import Wanted
+from diskbuffer.reading.devices import DeviceDelivery
 from tests.support.experience import Experience, Feeder
 
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def test_columns_of_a_batch_are_no_views_of_each_other(buffer: db.ReplayBuffer) 
 
 def test_what_a_function_raises_comes_in_the_place_of_its_batch(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [batch["steps"].tolist() for batch in itertools.islice(buffer.loader(8, db.Uniform(5)), 8)]
-    monkeypatch.setattr(loader, "delivery_to", lambda device, transform, pool, aside: SentAhead(pool, transform, CPU))
+    monkeypatch.setattr(Wanted, "delivery", lambda wanted, pool, aside=False: SentAhead(pool, wanted.transform, CPU))
 
     def fail(batch: Any) -> Any:
         if batch["steps"].tolist() == expected[4]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 
 from diskbuffer.native.jobs import Finishes, Job
-from diskbuffer.reading.batches.base import Arrays, Batch, Windows
-from diskbuffer.reading.gather.targets import Block, Columns, Memory
+from diskbuffer.reading.batches.base import A, Arrays, Batch, Windows
+from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.samplers.draws import Draw, Rows
 from diskbuffer.schema.nested import put
 from diskbuffer.schema.schema import is_observation
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.gather.block import Block
 
 
 class RowArrays(Arrays):
@@ -29,7 +33,7 @@ class RowArrays(Arrays):
             frames = Memory(columns.select(obs), [(0, stack, False)] * len(obs), size * length, block)
         rest = Memory(columns.select(others), [(0, length, False)] * len(others), size, block)
         self.memories = [frames, rest]
-        self._delivered = [*frames.columns, *rest.columns]
+        self._delivered = [*frames.arrays, *rest.arrays]
         self._is_last = np.zeros((size, length), np.bool_)
         self._finishes = Finishes()
         for path, array in rest.items():
@@ -51,10 +55,10 @@ class RowArrays(Arrays):
         self._is_last[...] = drawn.notes["is_last"]
         job.finish(self._finishes)
 
-    def name(self, tensors: list[torch.Tensor]) -> Batch:
-        """Name the tensors."""
+    def name(self, arrays: list[A]) -> Batch:
+        """Name the columns."""
         batch: Batch = {}
-        for path, tensor in zip([*self.memories[0].paths, *self.memories[1].paths], tensors, strict=True):
+        for path, array in zip([*self.memories[0].paths, *self.memories[1].paths], arrays, strict=True):
             stacks = is_observation(path) and self._stack > 1
-            put(batch, path, tensor.view(self._size, self._form.length, *tensor.shape[1:]) if stacks else tensor)
+            put(batch, path, array.reshape(self._size, self._form.length, *array.shape[1:]) if stacks else array)
         return batch

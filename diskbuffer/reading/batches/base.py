@@ -1,21 +1,29 @@
-"""The arrays of a batch: what is gathered for a form of sample, and the tensors that users get of it."""
+"""The arrays of a batch: what is gathered for a form of sample, and what users get of it, tensors or arrays."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.native import jobs
-from diskbuffer.reading.gather.targets import Block, ColumnMemory, Columns, Memory
+from diskbuffer.reading.gather.targets import Columns, Memory, new_array
 from diskbuffer.samplers.draws import Draw
 from diskbuffer.schema.nested import leaves
 
+if TYPE_CHECKING:
+    import torch
+
+    from diskbuffer.reading.gather.block import Block
+
 _NOTE_BYTES = 64  # room for notes of a step: its id, its weight, and others
-Batch = dict[str, Any]  # tensors, nested for dict observations
+Batch = dict[str, Any]  # tensors, or arrays, nested for dict observations
+A = TypeVar("A", npt.NDArray[Any], "torch.Tensor")
 
 
 class Windows(NamedTuple):
@@ -44,16 +52,18 @@ class Arrays(ABC):
         self._stack, self._form, self._size = request.frame_stack, request.form, request.size
         self.memories: list[Memory] = []  # what is gathered, in the order of `windows`
         self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
-        self._delivered: list[ColumnMemory] = []
-        self._notes: dict[str, ColumnMemory] = {}  # where these are pinned, too
+        self._delivered: list[npt.NDArray[Any]] = []
+        self._notes: dict[str, npt.NDArray[Any]] = {}  # where these are pinned, too
         self.block: Block | None = None
         if pinned:
+            from diskbuffer.reading.gather.block import Block
+
             needed = Block()
             self.allocate(request.columns, needed)
             self.block = Block(needed.taken + _NOTE_BYTES * request.size * request.form.steps)
         self.allocate(request.columns, self.block)
-        self._named = as_arrays(self.name([memory.tensor() for memory in self._delivered]))
-        self._shared = [*leaves(self._named), *(memory.array for memory in self._delivered)]  # by those whom we gave tensors
+        self._named = self.name(self._delivered)
+        self._shared = [*leaves(self._named), *self._delivered]  # by those whom we gave tensors, or views
         self._unused = self._references()
 
     def _references(self) -> list[int]:
@@ -66,7 +76,7 @@ class Arrays(ABC):
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody still holds a tensor that `batch` made: it shares this memory."""
+        """Whether somebody still holds a tensor or a view that `batch` made: it shares this memory."""
         return self._references() != self._unused
 
     @property
@@ -74,19 +84,18 @@ class Arrays(ABC):
         """Whether this memory can be filled again: no copy of it is under way."""
         return self.copied is None or self.copied.query()
 
-    def batch(self) -> Batch:
-        """Return a batch of tensors over this memory."""
-        batch = _as_tensors(self._named)
-        for name, note in self.notes.items():
-            batch[name] = torch.from_numpy(note)
-        return batch
+    def batch(self, *, numpy: bool = False) -> Batch:
+        """Return a batch of tensors over this memory, or of arrays."""
+        if numpy:
+            return views(self._named) | self.notes
+        return as_tensors(self._named | self.notes)
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Return tensors over this memory, to be copied elsewhere; notes come last."""
-        return [*(memory.tensor() for memory in self._delivered), *map(torch.from_numpy, self.notes.values())]
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """Return what is to be copied elsewhere; notes come last."""
+        return [*self._delivered, *self.notes.values()]
 
     def deliver(self, tensors: list[torch.Tensor]) -> Batch:
-        """Make a batch of copies of what `tensors` returned."""
+        """Make a batch of copies of what `arrays` returned."""
         batch = self.name(tensors[: len(self._delivered)])
         batch.update(zip(self.notes, tensors[len(self._delivered) :], strict=True))
         return batch
@@ -101,12 +110,13 @@ class Arrays(ABC):
     def _pin(self, name: str, note: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Copy a note to pinned memory, which is used again as all else here."""
         known = self._notes.get(name)
-        if known is None or known.array.shape != note.shape or known.array.dtype != note.dtype:
-            block = self.block if self.block is not None and self.block.has_room(note.nbytes) else Block(note.nbytes)
-            known = self._notes[name] = ColumnMemory(note.shape, note.dtype, block)
-            self._shared = [*self._shared, known.array]
-        known.array[...] = note
-        return known.array
+        if known is None or known.shape != note.shape or known.dtype != note.dtype:
+            assert self.block is not None
+            block = self.block if self.block.has_room(note.nbytes) else type(self.block)(note.nbytes)
+            known = self._notes[name] = new_array(note.shape, note.dtype, block)
+            self._shared = [*self._shared, known]
+        known[...] = note
+        return known
 
     @abstractmethod
     def allocate(self, columns: Columns, block: Block | None) -> None:
@@ -124,16 +134,29 @@ class Arrays(ABC):
         """Compute what follows, and needs Python."""
 
     @abstractmethod
-    def name(self, tensors: list[torch.Tensor]) -> Batch:
-        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+    def name(self, arrays: list[A]) -> Batch:
+        """Name arrays, or tensors, and take ``obs`` and ``next_obs`` out of the frames."""
 
 
-def as_arrays(batch: Batch) -> dict[str, Any]:
-    """Return arrays over the memory of a batch's tensors."""
-    return {name: as_arrays(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}
+def views(arrays: dict[str, Any]) -> Batch:
+    """Return views of arrays, of which Python counts that somebody holds them."""
+    return _each(np.ndarray.view, arrays)
 
 
-def _as_tensors(arrays: dict[str, Any]) -> Batch:
+def as_tensors(arrays: dict[str, Any]) -> Batch:
+    """Return tensors over arrays."""
+    return _each(tensor_maker(), arrays)
+
+
+@functools.cache
+def tensor_maker() -> Callable[[npt.NDArray[Any]], torch.Tensor]:
+    """Import PyTorch, which takes seconds and 200 MB, when its tensors are first made; return what makes one over an array."""
+    import torch
+
+    return torch.from_numpy
+
+
+def _each(function: Callable[[npt.NDArray[Any]], Any], arrays: dict[str, Any]) -> Batch:
     if dict not in map(type, arrays.values()):
-        return dict(zip(arrays, map(torch.from_numpy, arrays.values()), strict=True))
-    return {name: _as_tensors(value) if isinstance(value, dict) else torch.from_numpy(value) for name, value in arrays.items()}
+        return dict(zip(arrays, map(function, arrays.values()), strict=True))
+    return {name: _each(function, value) if isinstance(value, dict) else function(value) for name, value in arrays.items()}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.reading.batches.base import Request, Windows, as_arrays
+from diskbuffer.reading.batches.base import Request, Windows, views
 from diskbuffer.reading.batches.transitions import StepArrays
-from diskbuffer.reading.gather.targets import Block, Columns, Memory
+from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.samplers import draws
 from diskbuffer.samplers.draws import Draw
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.gather.block import Block
 
 ACHIEVED, DESIRED = "obs/achieved_goal", "obs/desired_goal"
 
@@ -47,7 +50,7 @@ class RelabelledArrays(StepArrays):
     def finish(self, drawn: Draw) -> None:
         """Put the goals in, and ask for the rewards."""
         which, steps = drawn.notes["relabelled"], dict(self.memories[0].items())
-        goals = self.memories[1].columns[0].array
+        goals = self.memories[1].arrays[0]
         steps[DESIRED][which] = goals[which][:, None]
         rewards = self._rewards()
         stored = rewards.astype(steps["reward"].dtype)
@@ -56,7 +59,7 @@ class RelabelledArrays(StepArrays):
         steps["reward"][which] = stored[which]
 
     def _rewards(self) -> npt.NDArray[Any]:
-        reward = np.asarray(self._reward(as_arrays(self.name([memory.tensor() for memory in self._delivered]))))
+        reward = np.asarray(self._reward(views(self._named)))
         if reward.shape != (self._size,) or reward.dtype.kind not in "biuf":
             raise InputError(
                 f"the reward function must return a number for each step of the batch, shape ({self._size},), found "

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from diskbuffer.native.jobs import Finishes, Job
-from diskbuffer.reading.batches.base import Arrays, Batch, Windows
-from diskbuffer.reading.gather.targets import Block, ColumnMemory, Columns, Memory
+from diskbuffer.reading.batches.base import A, Arrays, Batch, Windows
+from diskbuffer.reading.gather.targets import Columns, Memory, new_array
 from diskbuffer.samplers.draws import Draw, NSteps
 from diskbuffer.schema.nested import put
 from diskbuffer.schema.schema import is_observation
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.gather.block import Block
 
 
 class NStepArrays(Arrays):
@@ -28,21 +31,21 @@ class NStepArrays(Arrays):
         frames = Memory(columns.select(obs), [(0, stack, stack == 1)] * len(obs), 2 * size, block)
         ahead = Memory(columns.select(others), [(0, n_step, False)] * len(others), size)  # of which nothing is sent
         self.memories = [frames, ahead]
-        self._outs = {}
+        self._outs: dict[str, npt.NDArray[Any]] = {}
         for path in others:
             dtype = columns.schema[path].np_dtype
             if path.split("/")[0] == "reward" and dtype.kind not in "fc":
                 dtype = np.dtype(np.float32)  # sums of discounted integers are none
-            self._outs[path] = ColumnMemory((size, *columns.schema[path].shape), dtype, block)
-        self._outs["discount"] = ColumnMemory((size,), np.dtype(np.float32), block)
-        self._delivered = [*frames.columns, *self._outs.values()]
+            self._outs[path] = new_array((size, *columns.schema[path].shape), dtype, block)
+        self._outs["discount"] = new_array((size,), np.dtype(np.float32), block)
+        self._delivered = [*frames.arrays, *self._outs.values()]
         self._steps = np.zeros(size, np.int64)  # to the end of the episode
         # Products one after the other: a power rounds otherwise on another processor.
         self._discounts = np.multiply.accumulate(np.append(1.0, np.full(n_step, self._form.gamma)))
         self._finishes = Finishes()
         common: dict[str, Any] = {"end": self._steps, "factors": self._discounts}
         for path, rows in ahead.items():
-            out, what = self._outs[path].array, "first"
+            out, what = self._outs[path], "first"
             if path in ("terminated", "truncated"):
                 what = "last"
             elif path.split("/")[0] == "reward":
@@ -50,7 +53,7 @@ class NStepArrays(Arrays):
             how = common | {"row_bytes": rows.nbytes // max(1, size * n_step)}
             how |= {"number": _number(rows.dtype), "rounded": _number(out.dtype)} if what == "sum" else {}
             self._finishes.add(what, out, size, n_step, source=rows, **how)
-        terminated, discount = self._outs["terminated"].array, self._outs["discount"].array
+        terminated, discount = self._outs["terminated"], self._outs["discount"]
         self._finishes.add("discount", discount, size, n_step, source=terminated, **common)
 
     @staticmethod
@@ -67,15 +70,15 @@ class NStepArrays(Arrays):
         np.subtract(drawn.ends, drawn.positions, out=self._steps)
         job.finish(self._finishes)
 
-    def name(self, tensors: list[torch.Tensor]) -> Batch:
-        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+    def name(self, arrays: list[A]) -> Batch:
+        """Name the columns, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
-        for path, tensor in zip([*self.memories[0].paths, *self._outs], tensors, strict=True):
+        for path, array in zip([*self.memories[0].paths, *self._outs], arrays, strict=True):
             if is_observation(path):
-                put(batch, path, tensor[: self._size])
-                put(batch, "next_" + path, tensor[self._size :])
+                put(batch, path, array[: self._size])
+                put(batch, "next_" + path, array[self._size :])
             else:
-                put(batch, path, tensor)
+                put(batch, path, array)
         return batch
 
 

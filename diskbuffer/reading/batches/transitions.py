@@ -6,17 +6,19 @@ these are to have memory of their own, they are gathered twice, which takes no l
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from diskbuffer.native.jobs import Finishes, Job
-from diskbuffer.reading.batches.base import Arrays, Batch, Windows
-from diskbuffer.reading.gather.targets import Block, ColumnMemory, Columns, Memory
+from diskbuffer.reading.batches.base import A, Arrays, Batch, Windows
+from diskbuffer.reading.gather.targets import Columns, Memory, new_array
 from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.schema.nested import put
 from diskbuffer.schema.schema import is_observation
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.gather.block import Block
 
 
 class StepArrays(Arrays):
@@ -33,14 +35,14 @@ class StepArrays(Arrays):
             columns = columns.select((*columns.paths, *obs))
             extents += [(1, stack, stack == 1)] * len(obs)
         self.memories = [Memory(columns, extents, self._size, block)]
-        self._mask = [ColumnMemory((self._size, form.steps), np.dtype(np.bool_), block)] if form.padded else []
-        self._delivered = [*self.memories[0].columns, *self._mask]
+        self._mask = [new_array((self._size, form.steps), np.dtype(np.bool_), block)] if form.padded else []
+        self._delivered = [*self.memories[0].arrays, *self._mask]
         if not self._mask:
             return
         self._reach = np.zeros((2, self._size), np.int64)  # from which step on, and until before which
         steps: dict[str, Any] = {"samples": self._size, "begin": self._reach[0], "end": self._reach[1], "rows": form.steps}
         self._finishes = Finishes()
-        self._finishes.add("mask", self._mask[0].array, **steps)
+        self._finishes.add("mask", self._mask[0], **steps)
         for path, array in self.memories[0].items():
             how = {**steps, "row_bytes": columns.schema[path].row_bytes}
             if is_observation(path):  # frames before the start belong to the stacks after it
@@ -58,28 +60,38 @@ class StepArrays(Arrays):
             self._reach[...] = self._form.reach(drawn)
             job.finish(self._finishes)
 
-    def name(self, tensors: list[torch.Tensor]) -> Batch:
-        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+    def name(self, arrays: list[A]) -> Batch:
+        """Name the columns, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
         paths = self.memories[0].paths
-        for n, (path, tensor) in enumerate(zip(paths, tensors, strict=False)):
+        for n, (path, array) in enumerate(zip(paths, arrays, strict=False)):
             if not is_observation(path):
-                put(batch, path, tensor)
+                put(batch, path, array)
             elif self._form.apart:
-                put(batch, "next_" + path if path in paths[:n] else path, tensor)
+                put(batch, "next_" + path if path in paths[:n] else path, array)
             else:
-                obs, following = self._split(tensor)
+                obs, following = self._split(array)
                 put(batch, path, obs)
                 put(batch, "next_" + path, following)
         if self._mask:
-            batch["mask"] = tensors[-1]
+            batch["mask"] = arrays[-1]
         return batch
 
-    def _split(self, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _split(self, frames: A) -> tuple[A, A]:
         stack = self._stack
         if self._form.length is None:
             return (frames[:, 0], frames[:, 1]) if stack == 1 else (frames[:, :-1], frames[:, 1:])
         if stack == 1:
             return frames[:, :-1], frames[:, 1:]
-        stacked = frames.unfold(1, stack, 1).movedim(-1, 2)
+        stacked = _stacks(frames, stack)
         return stacked[:, :-1], stacked[:, 1:]
+
+
+def _stacks(frames: A, stack: int) -> A:
+    """Return all stacks of consecutive frames, (size, rows - stack + 1, stack, ...), as a view."""
+    if not isinstance(frames, np.ndarray):
+        return frames.unfold(1, stack, 1).movedim(-1, 2)
+    # `sliding_window_view` has a base of its own, so that Python would not count here who holds a view.
+    (size, rows, *frame), (apart, along, *within) = frames.shape, frames.strides
+    shape, strides = (size, rows - stack + 1, stack, *frame), (apart, along, along, *within)
+    return np.ndarray(shape, frames.dtype, frames, strides=strides)

@@ -6,11 +6,10 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.native import webp
 from diskbuffer.reading.gather import structs
@@ -18,7 +17,9 @@ from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.schema.schema import CHECKSUM, Schema
 from diskbuffer.store.format.checksums import OBS, covered
 
-_ALIGNMENT = 64  # bytes, of arrays in a block
+if TYPE_CHECKING:
+    from diskbuffer.reading.gather.block import Block
+
 _WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks are in few pages, and all of a chunk is read
 
 
@@ -72,68 +73,10 @@ class Columns:
         return Columns(self.schema, paths, self.targets.take([self.paths.index(path) for path in paths], axis=1))
 
 
-class Block:
-    """Memory of a batch for an accelerator, for all that is sent there together: one copy takes it. Pinned where there is one.
-
-    Parameters
-    ----------
-    nbytes : int, optional
-        Without it there is no memory: what is taken is only counted.
-
-    Attributes
-    ----------
-    taken : int
-        Bytes from the beginning on that were taken.
-    """
-
-    def __init__(self, nbytes: int | None = None) -> None:
-        pin = torch.accelerator.is_available()
-        self._memory = None if nbytes is None else torch.zeros(nbytes, dtype=torch.uint8, pin_memory=pin)
-        self.taken = 0
-
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-        """Return memory for an array."""
-        like = torch.from_numpy(np.empty(0, dtype)).dtype
-        if self._memory is None:
-            self.taken += _aligned(math.prod(shape) * dtype.itemsize)
-            return torch.empty(shape, dtype=like)
-        begin, end = self.taken, self.taken + math.prod(shape) * dtype.itemsize
-        self.taken = _aligned(end)
-        return self._memory[begin:end].view(like).view(shape)
-
-    def has_room(self, nbytes: int) -> bool:
-        """Return whether so many bytes can still be taken."""
-        return self._memory is not None and self.taken + _aligned(nbytes) <= self._memory.nbytes
-
-    def contents(self) -> torch.Tensor:
-        """Return what was taken, as bytes."""
-        assert self._memory is not None
-        return self._memory[: self.taken]
-
-    def find(self, tensor: torch.Tensor, copied: torch.Tensor) -> torch.Tensor | None:
-        """Return what a tensor of this block is in a copy of it, no view, for autograd; None where it is none of these."""
-        begin = tensor.data_ptr() - self.contents().data_ptr()
-        if not 0 <= begin <= copied.nbytes - tensor.nbytes:
-            return None
-        found = torch.empty(0, dtype=tensor.dtype, device=copied.device)
-        return found.set_(copied.untyped_storage(), begin // tensor.itemsize, tensor.shape, tensor.stride())
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-class ColumnMemory:
-    """One array; in a block where it goes to an accelerator."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], block: Block | None = None) -> None:
-        self._tensor = None if block is None else block.take(shape, dtype)
-        # Zeros: a stream of LZ4 that a stranger made can leave some of it as it was.
-        self.array: npt.NDArray[Any] = np.zeros(shape, dtype) if self._tensor is None else self._tensor.numpy()
-
-    def tensor(self) -> torch.Tensor:
-        """Return a tensor over the array."""
-        return torch.from_numpy(self.array) if self._tensor is None else self._tensor
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], block: Block | None = None) -> npt.NDArray[Any]:
+    """Return an array of zeros; in a block where it goes to an accelerator."""
+    # Zeros: a stream of LZ4 that a stranger made can leave some of it as it was.
+    return np.zeros(shape, dtype) if block is None else block.take(shape, dtype)
 
 
 class Memory:
@@ -152,18 +95,17 @@ class Memory:
     def __init__(self, columns: Columns, extents: Sequence[tuple[int, int, bool]], size: int, block: Block | None = None) -> None:
         self.paths = columns.paths
         self.targets = columns.targets.copy()
-        self.columns: list[ColumnMemory] = []
+        self.arrays: list[npt.NDArray[Any]] = []
         for n, (path, (skip, rows, alone)) in enumerate(zip(self.paths, extents, strict=True)):
             column = columns.schema[path]
-            memory = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, block)
-            self.targets[:, n, [structs.SKIP, structs.ROWS, structs.OUT]] = skip, rows, memory.array.ctypes.data
-            self.columns.append(memory)
-        self.nbytes = sum(column.array.nbytes for column in self.columns)
+            array = new_array((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, block)
+            self.targets[:, n, [structs.SKIP, structs.ROWS, structs.OUT]] = skip, rows, array.ctypes.data
+            self.arrays.append(array)
+        self.nbytes = sum(array.nbytes for array in self.arrays)
 
     def items(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yield the columns and their arrays."""
-        for path, column in zip(self.paths, self.columns, strict=True):
-            yield path, column.array
+        yield from zip(self.paths, self.arrays, strict=True)
 
     def bound_to(self, columns: Columns) -> Memory:
         """Return this same memory, to be filled from another store, which has these columns, too."""
