@@ -36,9 +36,10 @@ from diskbuffer.options import CreateOptions, Options, checked_capacity, refuse_
 from diskbuffer.reading.batch_reader import BatchReader, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform, Wanted
+from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.ranks import Ranks
+from diskbuffer.reading.wanted import Wanted
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime.notebook import notebook
@@ -452,6 +453,7 @@ class ReplayBuffer:
         batch_size: int,
         sampler: Sampler | None = None,
         *,
+        columns: Sequence[str] | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
         numpy: bool = False,
@@ -463,6 +465,10 @@ class ReplayBuffer:
         batch_size : int
         sampler : Sampler, optional
             Which steps; a `Uniform` of the buffer's own. `Slices` draws sequences.
+        columns : sequence of str, optional
+            These alone are read and delivered, such as ``["obs/camera", "action"]``; ``next_obs`` comes with ``obs``, and what
+            the sampler tells of each step comes always. What it needs itself, such as ``terminated`` for n-step returns, is read,
+            too. By default all but columns that are delivered on request, as priorities are.
         device : torch.device or str, optional
             Where tensors go. `loader` does so while the GPU computes.
         transform : callable, optional
@@ -489,7 +495,7 @@ class ReplayBuffer:
             A chunk is damaged on the disk; it is named.
         """
         self._access.check_open()
-        source = self._drawing.source(sampler, integer("batch_size", batch_size))
+        source = self._drawing.source(sampler, integer("batch_size", batch_size), column_paths(columns))
         return source.sample(Wanted.of(device, transform, numpy))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
@@ -535,12 +541,12 @@ class ReplayBuffer:
             Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time after
             the first.
         columns : sequence of str, optional
-            These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
+            As in `sample`.
         n_step, gamma
-            As in `Uniform`, 1 and 0.99 by default; of single steps, with all columns.
+            As in `Uniform`, 1 and 0.99 by default; of single steps.
         copy : bool
-            Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to; of single steps, with all columns.
-            If not, stacks of frames share it: that takes a third less time.
+            Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to; of single steps. If not, stacks of
+            frames share it: that takes a third less time.
         numpy : bool
             Whether to return arrays in place of tensors.
 
@@ -557,8 +563,8 @@ class ReplayBuffer:
         refuse_alone("envs", envs, "ages", ages)
         if ahead == 1 and not apart:  # most ask for that, and looking at gamma takes time
             form: Form = _SINGLE if size is None else Steps(size)
-        elif size is not None or columns is not None:
-            raise InputError("n_step= and copy= go with single steps, and with all columns: leave out length= and columns=")
+        elif size is not None:
+            raise InputError("n_step= and copy= go with single steps: leave out length=")
         else:
             form = n_step_form(ahead, 0.99 if gamma is None else gamma, apart=apart)
         if ages is None:
@@ -623,6 +629,7 @@ class ReplayBuffer:
         batch_size: int,
         sampler: Sampler | None = None,
         *,
+        columns: Sequence[str] | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
         numpy: bool = False,
@@ -640,6 +647,8 @@ class ReplayBuffer:
         batch_size : int
         sampler : Sampler, optional
             As in `sample`; where it is missing, another `Uniform` of the buffer's own.
+        columns : sequence of str, optional
+            As in `sample`.
         device : torch.device or str, optional
             Where tensors go: to an accelerator from pinned memory, on a stream of its own.
         transform : callable, optional
@@ -675,10 +684,10 @@ class ReplayBuffer:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         sampler = self._drawing.sampler(sampler, "loader", ranks)
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
-        wanted = Wanted.of(device, transform, numpy)
+        wanted, paths = Wanted.of(device, transform, numpy), self._columns_to_read(columns)
 
         def source() -> Sampling:
-            return self._drawing.sampling(sampler, size, ranks, every)
+            return self._drawing.sampling(sampler, size, paths, ranks, every)
 
         return Loader(source, wanted, ahead, self._threads(threads), transform_threads)
 
@@ -691,6 +700,7 @@ class ReplayBuffer:
         steps: Any = None,
         sampler: Sampler | None = None,
         seed: int | None = None,
+        columns: Sequence[str] | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
         numpy: bool = False,
@@ -720,7 +730,7 @@ class ReplayBuffer:
             asked, and its state stays as it is.
         seed : int, optional
             Of the shuffled order; a new one for every loop where it is missing.
-        device, transform, numpy, prefetch, threads, transform_threads
+        columns, device, transform, numpy, prefetch, threads, transform_threads
             As in `loader`.
         rank, world_size : int, optional
             As in `loader`: each batch is shared out, and every step comes in one rank only. All ranks have as many batches,
@@ -741,7 +751,7 @@ class ReplayBuffer:
         samples = EVERY_STEP if sampler is None else self._drawing.sampler(sampler, "sample").samples()
         named = None if steps is None else step_ids(steps)
 
-        slicing = Slicing(size, merge_last, ranks)
+        slicing = Slicing(size, merge_last, ranks, self._columns_to_read(columns))
 
         def source(state: Mapping[str, Any] | None) -> Pass | Listed:
             if named is not None:
@@ -750,6 +760,13 @@ class ReplayBuffer:
             return Pass(self._reader, slicing, shuffle, entropy, self._access.check_open, state, samples=samples)
 
         return Batches(source, wanted, ahead, self._threads(threads), transform_threads)
+
+    def _columns_to_read(self, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Return the columns that alone are to be read, None for those that batches have by default."""
+        paths = column_paths(columns)
+        with self._reader.lock:
+            self._reader.select(paths)  # which raises now what would be wrong in the loop
+        return paths
 
     def _threads(self, threads: int | None) -> int:
         return max(1, self._reader.gatherer.threads - 1) if threads is None else integer("threads", threads)

@@ -20,6 +20,8 @@ from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.schema.schema import TAG, Column
 
+Paths = tuple[str, ...] | None
+
 
 class OwnSamplers(dict[str, Uniform]):
     """The samplers that a buffer draws with where none is given: "sample", and "loader" of loaders."""
@@ -50,21 +52,24 @@ class Drawing:
 
     def __init__(self, own: OwnSamplers, derived: DerivedColumns, access: Access, limiter: Limiter | None) -> None:
         self.own, self._derived, self._reader, self._access, self._limiter = own, derived, derived.reader, access, limiter
-        self._latest: tuple[int, Sampling] | None = None  # how many were asked for last, of our own sampler
+        self._latest: tuple[int, Paths, Sampling] | None = None  # what was asked for last, of our own sampler
 
-    def source(self, sampler: Sampler | None, size: int) -> Sampling:
+    def source(self, sampler: Sampler | None, size: int, paths: Paths = None) -> Sampling:
         """Return what draws batches of `size` samples, for `sample`."""
         if sampler is not None:
-            return self.sampling(self.sampler(sampler, "sample"), size)
+            return self.sampling(self.sampler(sampler, "sample"), size, paths)
         known = self._latest  # by another thread, this may be another the next moment
-        if known is None or known[0] != size:  # most ask for as many again and again
-            known = self._latest = size, self.sampling(self.own["sample"], size)
-        return known[1]
+        if known is None or known[0] != size or known[1] != paths:  # most ask for the same again and again
+            known = self._latest = size, paths, self.sampling(self.own["sample"], size, paths)
+        return known[2]
 
-    def sampling(self, sampler: Sampler, size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
+    def sampling(
+        self, sampler: Sampler, size: int, paths: Paths = None, ranks: Ranks = ALONE, refresh_every: float = math.inf
+    ) -> Sampling:
         """Return what draws batches with a sampler that has met the buffer, `size` samples for each rank."""
         source = SampleSource(self._reader, sampler, size * ranks.world_size, self._limiter)
-        return Sampling([source], self._reader.pool, self._access.check_open, ranks=ranks, refresh_every=refresh_every)
+        check = self._access.check_open
+        return Sampling([source], self._reader.pool, check, paths=paths, ranks=ranks, refresh_every=refresh_every)
 
     def sampler(self, requested: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
         """Return the sampler that was given, which meets the buffer, or our own; an InputError where it is none."""

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diskbuffer.arguments.inputs import seconds_of
+from diskbuffer.arguments.inputs import column_paths, seconds_of
 from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import InputError
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, SampleSource, Sampling
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Transform, Wanted
+from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.ranks import ALONE, Ranks
+from diskbuffer.reading.wanted import Wanted
 from diskbuffer.samplers import Sampler, Uniform
 
 if TYPE_CHECKING:
@@ -78,17 +79,19 @@ class Mixture:
         self,
         batch_size: int,
         *,
+        columns: Sequence[str] | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
         numpy: bool = False,
     ) -> Batch:
         """Draw steps and return them, as `ReplayBuffer.sample` does."""
-        return self._sampling(batch_size).sample(Wanted.of(device, transform, numpy))
+        return self._sampling(batch_size, column_paths(columns)).sample(Wanted.of(device, transform, numpy))
 
     def loader(
         self,
         batch_size: int,
         *,
+        columns: Sequence[str] | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
         numpy: bool = False,
@@ -109,10 +112,13 @@ class Mixture:
             ranks.check(sampler)
         wanted, ahead = Wanted.of(device, transform, numpy), integer("prefetch", prefetch)
         gathering = self._buffers[0]._threads(threads)
-        self._sampling(batch_size, ranks)  # which raises now what would be wrong in the loop
-        return Loader(lambda: self._sampling(batch_size, ranks, every), wanted, ahead, gathering, transform_threads)
+        paths = column_paths(columns)
+        self._sampling(batch_size, paths, ranks)  # which raises now what would be wrong in the loop
+        return Loader(lambda: self._sampling(batch_size, paths, ranks, every), wanted, ahead, gathering, transform_threads)
 
-    def _sampling(self, batch_size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
+    def _sampling(
+        self, batch_size: int, paths: tuple[str, ...] | None, ranks: Ranks = ALONE, refresh_every: float = math.inf
+    ) -> Sampling:
         size = integer("batch_size", batch_size)
         ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
         sizes = np.diff(ends, prepend=0).tolist()
@@ -122,7 +128,8 @@ class Mixture:
             SampleSource(buffer._drawing.attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
-        return Sampling(sources, self._pool, self._check_open, numbered=True, ranks=ranks, refresh_every=refresh_every)
+        how: dict[str, Any] = {"numbered": True, "paths": paths, "ranks": ranks, "refresh_every": refresh_every}
+        return Sampling(sources, self._pool, self._check_open, **how)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:

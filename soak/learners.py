@@ -439,7 +439,7 @@ class Schedule:
                 there = np.array(names, np.int64)
                 there = there[buffer.episodes.remaining(there) > 0]
                 try:
-                    return buffer.at(there)
+                    return buffer.at(there, columns=_seen(buffer))
                 except db.InputError:  # evicted since, as a refresh in the middle has told
                     continue
 
@@ -676,7 +676,7 @@ class Schedule:
     def _settle(self, learner: db.ReplayBuffer, power: bool) -> None:
         """Take what is there for what was written."""
         model, names, there = self.model, learner.steps(), set[int]()
-        for kind, action, seen in self._values(learner, learner.at(names)) if len(names) else ():
+        for kind, action, seen in self._values(learner, learner.at(names, columns=_seen(learner))) if len(names) else ():
             there.add(action)
             written = model.columns[kind][action]
             if power:
@@ -697,6 +697,11 @@ class Schedule:
         for buffer in filter(None, buffers):
             with contextlib.suppress(OSError, db.DiskBufferError):
                 buffer.close()
+
+
+def _seen(buffer: db.ReplayBuffer) -> list[str]:
+    """Return what is compared."""
+    return ["obs", "action", *(kind for kind in KINDS if kind in buffer.columns.derived)]
 
 
 def run(seed: int, number: int) -> tuple[str, dict[str, int]]:

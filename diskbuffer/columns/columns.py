@@ -16,7 +16,7 @@ from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Listed, Pass, Slicing
 from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Wanted
+from diskbuffer.reading.wanted import Wanted
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.schema.schema import Column
 

@@ -22,7 +22,8 @@ from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import CorruptionError, NotAStoreError
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Delivery, Sent, Wanted
+from diskbuffer.reading.delivery import Delivery, Sent
+from diskbuffer.reading.wanted import Wanted
 from diskbuffer.runtime.signals import PutOff
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_reader import BatchReader, Planned, Take
-from diskbuffer.reading.delivery import Wanted
 from diskbuffer.reading.ranks import ALONE, Ranks
+from diskbuffer.reading.wanted import Wanted
 from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.samplers.epochs import EVERY_STEP, EpochPosition, Epochs, Samples
 
@@ -27,7 +27,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Slicing:
-    """How a pass is cut into batches, of all ranks together.
+    """How a pass is cut into batches, of all ranks together, and what each of these has.
 
     Attributes
     ----------
@@ -37,11 +37,14 @@ class Slicing:
         Whether the last batch takes the rest, or is a small one.
     ranks : Ranks
         Who shares each batch, and which of them this is.
+    paths : tuple of str, optional
+        The columns that are wanted; those that batches have where none are named.
     """
 
     size: int
     merge_last: bool = False
     ranks: Ranks = ALONE
+    paths: tuple[str, ...] | None = None
 
     def next(self, left: int) -> int:
         """Return how many samples the next batch has, where so many are left."""
@@ -192,7 +195,7 @@ class Pass(_InOrder):
             taken, behind = self._epochs.take(index, self._next.position, size, self._seed, valid)
             return self._samples.drawn(index, np.stack([self._slicing.ranks.own_of(row) for row in taken]))
 
-        planned = self._reader.plan(draw, self._samples.form, take)
+        planned = self._reader.plan(draw, self._samples.form, take, self._slicing.paths)
         return planned, Reached(behind, self._next.left - taken.shape[1])
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,7 +223,7 @@ class Listed(_InOrder):
     def _plan(self, size: int, take: Take) -> tuple[Planned, Reached]:
         at = self._next.position.at
         mine = self._slicing.ranks.own_of(self._steps[at : at + size])
-        planned = self._reader.plan(self._reader.draw_named(mine), Steps(), take)
+        planned = self._reader.plan(self._reader.draw_named(mine), Steps(), take, self._slicing.paths)
         return planned, Reached(EpochPosition(steps=len(self._steps), at=at + size), self._next.left - size)
 
 

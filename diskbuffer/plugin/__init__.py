@@ -49,9 +49,10 @@ if typing.TYPE_CHECKING:
     from diskbuffer.plugin.appender import Appender
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
-    from diskbuffer.reading.delivery import Transform, transform_of
+    from diskbuffer.reading.delivery import Transform
     from diskbuffer.reading.devices import copied_to
     from diskbuffer.reading.episode_reader import EpisodeReader
+    from diskbuffer.reading.wanted import transform_of
     from diskbuffer.samplers.prioritized import priorities_of
     from diskbuffer.writers.places import refuse_inside
 
@@ -134,7 +135,7 @@ _LATER = {
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
     "copied_to": "diskbuffer.reading.devices",
-    "transform_of": "diskbuffer.reading.delivery",
+    "transform_of": "diskbuffer.reading.wanted",
     "device_of": "diskbuffer.arguments.inputs",
     "priorities_of": "diskbuffer.samplers.prioritized",
     "refuse_unknown": "diskbuffer.options",

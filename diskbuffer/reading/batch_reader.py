@@ -85,7 +85,7 @@ class Planned:
     def add(self, reader: BatchReader, windows: Sequence[Windows], first_stream: int = 0) -> None:
         """Plan what of it comes from a store, whose first stream has that number in it; the store's lock must be held."""
         for memory, window in zip(self.arrays.memories, windows, strict=True):
-            own = memory if reader.columns is self.arrays.request.columns else memory.bound_to(reader.columns)
+            own = memory if reader.columns is self.arrays.request.columns.all else memory.bound_to(reader.columns)
             plan(self.job, reader.index, reader.maps, own.targets, *window, first_stream)
             self._shares.append((reader.gatherer, memory))
         self.seen.append((reader.index, reader.index.dropped))
@@ -125,7 +125,7 @@ class BatchReader(ABC):
     index : Index
         Read from the store; whoever writes keeps it up, others `refresh` it.
     columns : Columns
-        What batches consist of.
+        All that there are.
     identity : int or str
         What no other store has, but copies of this one: its number, or where it is, of several writers' stores.
     refreshed : float
@@ -140,7 +140,7 @@ class BatchReader(ABC):
         self.index, self.refreshed = self._read(), time.monotonic()
         self._owned = self._tails()
         self.columns = self._look(self._owned)
-        self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
+        self._selected: dict[tuple[str, ...] | None, Columns] = {}  # some of these, as they were asked for
         self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
         self.pool = ArraysPool()
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
@@ -214,26 +214,28 @@ class BatchReader(ABC):
     # Batches
 
     def plan(self, draw: Callable[[Index], Draw], form: Form, take: Take, paths: tuple[str, ...] | None = None) -> Planned:
-        """Draw steps, and plan how to gather them: all columns, or those of `paths`; `take` returns memory."""
+        """Draw steps, and plan how to gather them; `take` returns memory."""
 
         def attempt() -> Planned:
             drawn = draw(self.index)
-            columns = self.columns if paths is None else self._select(paths)
-            return self.planned(take(Request(columns, self.frame_stack, form, drawn.size)), drawn)
+            return self.planned(take(Request(self.select(paths), self.frame_stack, form, drawn.size)), drawn)
 
         with self._store.lock:
             return until_found([self], attempt)
 
-    def _select(self, paths: tuple[str, ...]) -> Columns:
+    def select(self, paths: tuple[str, ...] | None) -> Columns:
+        """Return some of the columns, None for those of batches by default; an InputError where one is missing."""
         columns = self._selected.get(paths)
         if columns is None:
-            for path in paths:
+            schema = self.columns.schema
+            for path in paths or ():
                 if path not in self.columns.paths:
                     why = _NO_COLUMNS.get(path.split("/")[0], "")
                     raise InputError(f"there is no column {path!r}{why}; there are {', '.join(self.columns.paths)}")
             if len(self._selected) >= _SELECTIONS:
                 self._selected = {}
-            columns = self._selected[paths] = self.columns.select(paths)
+            some = tuple(path for path in self.columns.paths if not schema[path].on_request) if paths is None else paths
+            columns = self._selected[paths] = self.columns if some == self.columns.paths else self.columns.select(some)
         return columns
 
     @property
@@ -306,7 +308,7 @@ class BatchReader(ABC):
         try:
             return self._single[paths]
         except KeyError:
-            columns = self.columns if paths is None else self._select(paths)
+            columns = self.select(paths)
             if len(self._single) >= _SELECTIONS:
                 self._single = {}
             single = SingleSteps(columns) if self.frame_stack == 1 and SingleSteps.can_be(columns) else None
@@ -402,7 +404,7 @@ class BatchReader(ABC):
 
         def attempt() -> tuple[Job, Memory]:
             drawn = draw(self.index)
-            return self._rows(self._select((path,)), drawn, before, rows)
+            return self._rows(self.select((path,)), drawn, before, rows)
 
         with self._store.lock:
             job, memory = until_found([self], attempt)
@@ -424,7 +426,7 @@ class BatchReader(ABC):
                     f"{self._store.root}: no episode has the tag {tag!r}; there are {', '.join(layout.tags[:9])}", stacklevel=2
                 )
             return np.zeros(drawn.size, np.bool_)
-        job, memory = self._rows(self._select((TAG,)), drawn, 0, 1)
+        job, memory = self._rows(self.select((TAG,)), drawn, 0, 1)
         self.gatherer.run(job, [(self.gatherer, memory)])
         return np.asarray(memory.arrays[0].ravel() == layout.tags.index(tag) + 1)
 

@@ -19,9 +19,9 @@ from diskbuffer.reading.batch_reader import BatchReader, Planned, Take, until_fo
 from diskbuffer.reading.batches.base import Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.batches.single_steps import as_batch
-from diskbuffer.reading.delivery import TENSORS, Wanted
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
+from diskbuffer.reading.wanted import TENSORS, Wanted
 from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
@@ -59,6 +59,8 @@ class Sampling:
         Whether batches tell which part each sample is from; there may be several only then.
     ranks : Ranks
         For whom batches are drawn, and whose share of each is read.
+    paths : tuple of str, optional
+        The columns that are wanted; those that batches have where none are named.
     refresh_every : float
         Seconds after which a loader sees what was added elsewhere.
     """
@@ -70,11 +72,12 @@ class Sampling:
         check: Callable[[], None],
         *,
         numbered: bool = False,
+        paths: tuple[str, ...] | None = None,
         ranks: Ranks = ALONE,
         refresh_every: float = math.inf,
     ) -> None:
         self._sources, self._pool, self._check, self._numbered, self._ranks = sources, pool, check, numbered, ranks
-        self._refresh_every = refresh_every
+        self._paths, self._refresh_every = paths, refresh_every
         self._readers = [source.reader for source in sources]
         if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
             raise InputError("the buffers of a mixture must have the same frame_stack")
@@ -154,7 +157,8 @@ class Sampling:
     def _look(self) -> None:
         self._known_columns = [reader.columns for reader in self._readers]
         size = sum(self._ranks.share(source.size) for source in self._sources)
-        self._request = Request(_common(self._known_columns), self._readers[0].frame_stack, self._sources[0].sampler.form, size)
+        columns = _common([reader.select(self._paths) for reader in self._readers])
+        self._request = Request(columns, self._readers[0].frame_stack, self._sources[0].sampler.form, size)
         self._is_small = size * self._request.columns.sample_bytes(self._request.frame_stack) <= _SMALL
 
     def _together(self, drawn: list[Draw], first_streams: list[int]) -> Draw:
@@ -269,7 +273,7 @@ class Sampling:
         with reader.lock:
             self._check()
             self._look_again()
-            single, begun, batch = reader.single_steps(None), None, None
+            single, begun, batch = reader.single_steps(self._paths), None, None
             if single is None and not self._is_small:
                 return None
             random = sampler.random()
@@ -303,7 +307,7 @@ class Sampling:
         begun = self._next_drawn()
         try:
             drawn = begun.aheads[0].drawn
-            single = reader.single_steps(None)  # as columns are, once steps that are gone were looked for
+            single = reader.single_steps(self._paths)  # as columns are, once steps that are gone were looked for
             if single is not None:
                 filled = reader.copy_at_once(single, copy_drawn, drawn.size, drawn.streams, drawn.positions)
                 if filled is not None:

@@ -133,7 +133,7 @@ class Prioritized(Sampler):
                 raise InputError("this Prioritized sampler belongs to another buffer; make one for each")
             self._segments.check()  # a draw writes the priorities of what is new
             return
-        self._segments = column(self.column, Column((), "float32"))
+        self._segments = column(self.column, Column((), "float32", on_request=True))
         table = index.table
         self._tree = SumTree(0)
         self._seen = np.full((len(table), 4), -2, np.int64)  # of the table, when everything was last read

@@ -75,6 +75,8 @@ class Column:
         What pictures become before they are stored, by `add`, by `extend` and when they are imported: ``Column((84, 84), "uint8",
         transform=(Greyscale(), Resize(84, 84)))``. `shape` is that of what is stored. Pictures may be given in any size that
         these bring to it, or as they are stored. For columns of observations, of uint8. Fixed when the store is created.
+    on_request : bool
+        Whether batches have it only where ``columns=`` names it, as priorities are. Fixed when the column is made.
     """
 
     shape: tuple[int, ...] = ()
@@ -82,6 +84,7 @@ class Column:
     allow_nan: bool = False
     codec: str | None = field(default=None, compare=False)
     transform: Greyscale | Resize | Transforms = field(default=(), compare=False)
+    on_request: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape(self.shape))
@@ -254,6 +257,7 @@ class Schema:
             path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan, "derived": path in self.derived}
             | ({"codec": c.codec} if c.codec else {})
             | ({"transform": notation(c.transforms)} if c.transform else {})
+            | ({"on_request": True} if c.on_request else {})
             for path, c in self.columns.items()
         }
 
@@ -279,7 +283,8 @@ class Schema:
 def _column_of(a: Mapping[str, Any]) -> Column:
     transform = a.get("transform")
     transforms = () if transform is None else tuple(str(transform).split(","))
-    return Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"]), a.get("codec"), transforms_of(transforms))
+    kept = bool(a.get("on_request", False))
+    return Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"]), a.get("codec"), transforms_of(transforms), kept)
 
 
 def escape_key(key: str) -> str:

@@ -143,8 +143,8 @@ def test_what_cannot_be_removed_is_refused(tmp_path: Path) -> None:
         buffer.columns.remove("priority")
         assert buffer.columns.derived == set()
         again = db.Prioritized(seed=0)
-        assert (buffer.sample(4, again)["priority"] == 0).all() or "priority" in buffer.columns.derived
-        assert (buffer.at(buffer.steps())["priority"] == 1).all()
+        buffer.sample(4, again)
+        assert (buffer.at(buffer.steps(), columns=["priority"])["priority"] == 1).all()
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.errors.ReadOnlyError):
             reader.columns.remove("priority")
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map
 import diskbuffer as db
 from diskbuffer.reading.batches import pool
 from diskbuffer.reading.batches.pool import ArraysPool
-from diskbuffer.reading.delivery import Wanted
 from diskbuffer.reading.devices import DeviceDelivery
+from diskbuffer.reading.wanted import Wanted
 from tests.support.experience import Experience, Feeder
 
 CPU = torch.device("cpu")

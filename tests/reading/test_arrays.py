@@ -73,7 +73,7 @@ def test_every_way_to_batches_has_arrays(tmp_path: Path) -> None:
     space = {"a/b": db.Column((4,), "float32"), "c": db.Column((2, 2), "uint8")}
     columns = {"obs/a": space["a/b"], "obs/c": space["c"], "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns, seed=0) as buffer:
-        obs = {"a": np.random.default_rng(0).random((31, 4), np.float32), "c": np.zeros((31, 2, 2), np.uint8)}
+        obs: dict[str, Any] = {"a": np.random.default_rng(0).random((31, 4), np.float32), "c": np.zeros((31, 2, 2), np.uint8)}
         buffer.extend(obs, np.arange(30), np.ones(30))
         ways: list[Callable[..., Any]] = [
             lambda **how: buffer.episode(0, **how),

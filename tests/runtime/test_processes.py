@@ -249,5 +249,5 @@ def test_a_sampler_with_priorities_does_not_write_in_a_fork(tmp_path: Path) -> N
                     call()
 
         assert in_fork(child) == 0
-        assert (buffer.at(buffer.steps())["priority"][-10:] == 0).all()
+        assert (buffer.at(buffer.steps(), columns=["priority"])["priority"][-10:] == 0).all()
         buffer.sample(8, sampler)

@@ -73,7 +73,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(t
         again = db.Prioritized(0.7, 0.5, 1, epsilon=1e-12)
         again.load_state_dict(state)
         check(buffer, again, largest)
-        stored = buffer.at(buffer.steps())["priority"].numpy()
+        stored = buffer.at(buffer.steps(), columns=["priority"])["priority"].numpy()
         np.testing.assert_allclose(stored, [model[step] for step in buffer.steps().tolist()], rtol=1e-6)
         root: Any = zarr.open_group(buffer.path, mode="r")
         assert root["priority"].shape == root["reward"].shape
@@ -130,7 +130,7 @@ def test_sequences_are_those_of_slices_and_mix_their_steps_priorities(tmp_path: 
         errors = np.random.default_rng(0).random((len(steps), 8))
         sampler.update(steps, errors)
         mixed = 0.75 * errors.max(axis=1) + 0.25 * errors.mean(axis=1)
-        np.testing.assert_allclose(buffer.at(steps)["priority"].numpy(), mixed, rtol=1e-6)
+        np.testing.assert_allclose(buffer.at(steps, columns=["priority"])["priority"].numpy(), mixed, rtol=1e-6)
         p = np.ones(len(valid_starts(buffer, world, 8, 4)))
         starts = np.array(valid_starts(buffer, world, 8, 4))
         p[np.searchsorted(starts, steps)] = mixed
@@ -148,12 +148,14 @@ def test_updates_of_steps_that_were_evicted_are_left_out(tmp_path: Path) -> None
         there = np.intersect1d(old.numpy(), buffer.steps())
         assert 0 < len(there) < len(old)
         assert sampler.update(old, np.full(len(old), 7.0)) == len(there)
-        priorities = buffer.at(buffer.steps())["priority"].numpy()
+        priorities = buffer.at(buffer.steps(), columns=["priority"])["priority"].numpy()
         np.testing.assert_array_equal(priorities == 7, np.isin(buffer.steps(), there))
         feed.add(500)  # every slot is used anew
         assert sampler.update(old, np.full(len(old), 9.0)) == 0
         draw(buffer, sampler, 500)
-        assert (buffer.at(buffer.steps())["priority"] == 7).all()  # the largest so far, which new ones enter with
+        assert (
+            buffer.at(buffer.steps(), columns=["priority"])["priority"] == 7
+        ).all()  # the largest so far, which new ones enter with
 
 
 def test_a_loader_draws_with_the_priorities_that_were_told_and_resuming_is_exact(tmp_path: Path) -> None:
@@ -216,11 +218,11 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
         Feeder(world, buffer).add(30)
         Feeder(world, other).add(30)
         steps = buffer.sample(8, sampler)["steps"]
-        before = buffer.at(buffer.steps())["priority"].clone()
+        before = buffer.at(buffer.steps(), columns=["priority"])["priority"].clone()
         for wrong in ([-1.0] * 8, [float("nan")] * 8, [float("inf")] * 8, [1.0] * 7, [[1.0]] * 8, 1.0):
             with pytest.raises(db.InputError, match="priorities must"):
                 sampler.update(steps, wrong)
-        assert (buffer.at(buffer.steps())["priority"] == before).all()
+        assert (buffer.at(buffer.steps(), columns=["priority"])["priority"] == before).all()
         with pytest.raises(db.InputError, match="column= of another name"):
             buffer.sample(4, db.Prioritized())
         with pytest.raises(db.errors.SchemaError, match="belongs to a sampler"):

@@ -43,7 +43,7 @@ def go_on(writer: Writer, first: int, steps: int) -> None:
 def values_by_step(learner: db.ReplayBuffer, column: str) -> dict[int, float]:
     """Return a column's values that are not zero, by step."""
     steps = learner.steps()
-    found = dict(zip(steps.tolist(), learner.at(steps)[column].tolist(), strict=True))
+    found = dict(zip(steps.tolist(), learner.at(steps, columns=[column])[column].tolist(), strict=True))
     return {step: value for step, value in found.items() if value}
 
 

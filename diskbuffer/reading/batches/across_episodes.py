@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ class RowArrays(Arrays):
             frames = Memory(columns.select(obs), [(0, stack, False)] * len(obs), size * length, block)
         rest = Memory(columns.select(others), [(0, length, False)] * len(others), size, block)
         self.memories = [frames, rest]
-        self._delivered = [*frames.arrays, *rest.arrays]
+        self._names, self._delivered = [*obs, *others], [*frames.arrays, *rest.arrays]
         self._is_last = np.zeros((size, length), np.bool_)
         self._finishes = Finishes()
         for path, array in rest.items():
@@ -55,10 +56,10 @@ class RowArrays(Arrays):
         self._is_last[...] = drawn.notes["is_last"]
         job.finish(self._finishes)
 
-    def name(self, arrays: list[A]) -> Batch:
+    def name(self, paths: Sequence[str], arrays: Sequence[A]) -> Batch:
         """Name the columns."""
         batch: Batch = {}
-        for path, array in zip([*self.memories[0].paths, *self.memories[1].paths], arrays, strict=True):
+        for path, array in zip(paths, arrays, strict=True):
             stacks = is_observation(path) and self._stack > 1
             put(batch, path, array.reshape(self._size, self._form.length, *array.shape[1:]) if stacks else array)
         return batch

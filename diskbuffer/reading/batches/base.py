@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -52,6 +52,7 @@ class Arrays(ABC):
         self._stack, self._form, self._size = request.frame_stack, request.form, request.size
         self.memories: list[Memory] = []  # what is gathered, in the order of `windows`
         self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
+        self._names: list[str] = []  # paths in a batch, of `_delivered`
         self._delivered: list[npt.NDArray[Any]] = []
         self._notes: dict[str, npt.NDArray[Any]] = {}  # where these are pinned, too
         self.block: Block | None = None
@@ -62,7 +63,7 @@ class Arrays(ABC):
             self.allocate(request.columns, needed)
             self.block = Block(needed.taken + _NOTE_BYTES * request.size * request.form.steps)
         self.allocate(request.columns, self.block)
-        self._named = self.name(self._delivered)
+        self._named = self.name(self._names, self._delivered)
         self._shared = [*leaves(self._named), *self._delivered]  # by those whom we gave tensors, or views
         self._unused = self._references()
 
@@ -96,7 +97,7 @@ class Arrays(ABC):
 
     def deliver(self, tensors: list[torch.Tensor]) -> Batch:
         """Make a batch of copies of what `arrays` returned."""
-        batch = self.name(tensors[: len(self._delivered)])
+        batch = self.name(self._names, tensors[: len(self._delivered)])
         batch.update(zip(self.notes, tensors[len(self._delivered) :], strict=True))
         return batch
 
@@ -120,7 +121,10 @@ class Arrays(ABC):
 
     @abstractmethod
     def allocate(self, columns: Columns, block: Block | None) -> None:
-        """Set `memories`, and `_delivered`: what users get of them, and of other memory; it lies in the block if there is one."""
+        """Set `memories`, and `_delivered`: what users get of them, and of other memory; it lies in the block if there is one.
+
+        These are the columns that are delivered; what the form needs beside them is read, too.
+        """
 
     @staticmethod
     @abstractmethod
@@ -134,7 +138,7 @@ class Arrays(ABC):
         """Compute what follows, and needs Python."""
 
     @abstractmethod
-    def name(self, arrays: list[A]) -> Batch:
+    def name(self, paths: Sequence[str], arrays: Sequence[A]) -> Batch:
         """Name arrays, or tensors, and take ``obs`` and ``next_obs`` out of the frames."""
 
 

@@ -24,7 +24,7 @@ class RelabelledArrays(StepArrays):
     """Arrays for single steps, and for the goals that take the place of theirs."""
 
     def __init__(self, request: Request, pinned: bool = False) -> None:
-        columns = request.columns
+        columns = request.columns.all
         for path in (ACHIEVED, DESIRED):
             if path not in columns.paths or columns.schema[path] != columns.schema[ACHIEVED]:
                 raise InputError(
@@ -38,7 +38,10 @@ class RelabelledArrays(StepArrays):
     def allocate(self, columns: Columns, block: Block | None) -> None:
         """Allocate steps, and a goal for each."""
         self._reward, self._form = self.request.form.reward, draws.Steps()
-        super().allocate(columns, block)
+        super().allocate(columns.select(tuple(dict.fromkeys((*columns.paths, ACHIEVED, DESIRED)))), block)
+        self._read = self.name(self._names, self._delivered)
+        self._names = list(columns.paths)
+        del self._delivered[len(self._names) :]
         self.memories.append(Memory(columns.select((ACHIEVED,)), [(0, 1, True)], self._size))
 
     @staticmethod
@@ -52,6 +55,8 @@ class RelabelledArrays(StepArrays):
         which, steps = drawn.notes["relabelled"], dict(self.memories[0].items())
         goals = self.memories[1].arrays[0]
         steps[DESIRED][which] = goals[which][:, None]
+        if "reward" not in steps:
+            return
         rewards = self._rewards()
         stored = rewards.astype(steps["reward"].dtype)
         if steps["reward"].dtype.kind not in "f" and (stored != rewards).any():
@@ -59,7 +64,7 @@ class RelabelledArrays(StepArrays):
         steps["reward"][which] = stored[which]
 
     def _rewards(self) -> npt.NDArray[Any]:
-        reward = np.asarray(self._reward(views(self._named)))
+        reward = np.asarray(self._reward(views(self._read)))
         if reward.shape != (self._size,) or reward.dtype.kind not in "biuf":
             raise InputError(
                 f"the reward function must return a number for each step of the batch, shape ({self._size},), found "

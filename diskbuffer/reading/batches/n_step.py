@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,16 +30,18 @@ class NStepArrays(Arrays):
         obs = tuple(path for path in columns.paths if is_observation(path))
         others = tuple(path for path in columns.paths if not is_observation(path))
         frames = Memory(columns.select(obs), [(0, stack, stack == 1)] * len(obs), 2 * size, block)
-        ahead = Memory(columns.select(others), [(0, n_step, False)] * len(others), size)  # of which nothing is sent
+        needed = tuple(dict.fromkeys((*others, "terminated")))
+        ahead = Memory(columns.select(needed), [(0, n_step, False)] * len(needed), size)  # of which nothing is sent
         self.memories = [frames, ahead]
         self._outs: dict[str, npt.NDArray[Any]] = {}
-        for path in others:
+        for path in needed:
             dtype = columns.schema[path].np_dtype
             if path.split("/")[0] == "reward" and dtype.kind not in "fc":
                 dtype = np.dtype(np.float32)  # sums of discounted integers are none
-            self._outs[path] = new_array((size, *columns.schema[path].shape), dtype, block)
+            self._outs[path] = new_array((size, *columns.schema[path].shape), dtype, block if path in others else None)
         self._outs["discount"] = new_array((size,), np.dtype(np.float32), block)
-        self._delivered = [*frames.arrays, *self._outs.values()]
+        self._names = [*obs, *others, "discount"]
+        self._delivered = [*frames.arrays, *(self._outs[path] for path in (*others, "discount"))]
         self._steps = np.zeros(size, np.int64)  # to the end of the episode
         # Products one after the other: a power rounds otherwise on another processor.
         self._discounts = np.multiply.accumulate(np.append(1.0, np.full(n_step, self._form.gamma)))
@@ -70,10 +73,10 @@ class NStepArrays(Arrays):
         np.subtract(drawn.ends, drawn.positions, out=self._steps)
         job.finish(self._finishes)
 
-    def name(self, arrays: list[A]) -> Batch:
+    def name(self, paths: Sequence[str], arrays: Sequence[A]) -> Batch:
         """Name the columns, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
-        for path, array in zip([*self.memories[0].paths, *self._outs], arrays, strict=True):
+        for path, array in zip(paths, arrays, strict=True):
             if is_observation(path):
                 put(batch, path, array[: self._size])
                 put(batch, "next_" + path, array[self._size :])

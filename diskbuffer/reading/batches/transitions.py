@@ -6,6 +6,7 @@ these are to have memory of their own, they are gathered twice, which takes no l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class StepArrays(Arrays):
             extents += [(1, stack, stack == 1)] * len(obs)
         self.memories = [Memory(columns, extents, self._size, block)]
         self._mask = [new_array((self._size, form.steps), np.dtype(np.bool_), block)] if form.padded else []
+        self._names = [*columns.paths, *(["mask"] if self._mask else [])]
         self._delivered = [*self.memories[0].arrays, *self._mask]
         if not self._mask:
             return
@@ -60,11 +62,10 @@ class StepArrays(Arrays):
             self._reach[...] = self._form.reach(drawn)
             job.finish(self._finishes)
 
-    def name(self, arrays: list[A]) -> Batch:
+    def name(self, paths: Sequence[str], arrays: Sequence[A]) -> Batch:
         """Name the columns, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
-        paths = self.memories[0].paths
-        for n, (path, array) in enumerate(zip(paths, arrays, strict=False)):
+        for n, (path, array) in enumerate(zip(paths, arrays, strict=True)):
             if not is_observation(path):
                 put(batch, path, array)
             elif self._form.apart:
@@ -73,8 +74,6 @@ class StepArrays(Arrays):
                 obs, following = self._split(array)
                 put(batch, path, obs)
                 put(batch, "next_" + path, following)
-        if self._mask:
-            batch["mask"] = arrays[-1]
         return batch
 
     def _split(self, frames: A) -> tuple[A, A]:

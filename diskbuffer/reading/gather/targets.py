@@ -30,6 +30,7 @@ class Columns:
     schema: Schema
     paths: tuple[str, ...]
     targets: npt.NDArray[np.int64]
+    chosen_from: Columns | None = None  # of all that there are
 
     @classmethod
     def of(cls, schema: Schema, packed: Mapping[str, tuple[int, int]], zeros: bool, tails: Sequence[StoreTail]) -> Columns:
@@ -68,9 +69,15 @@ class Columns:
             return math.inf
         return float((sizes[structs.ROW_BYTES] * (frame_stack + np.maximum(sizes[structs.CHUNK_ROWS], 1))).sum())
 
+    @property
+    def all(self) -> Columns:
+        """All that there are in the same stores."""
+        return self.chosen_from or self
+
     def select(self, paths: tuple[str, ...]) -> Columns:
-        """Return some of the columns."""
-        return Columns(self.schema, paths, self.targets.take([self.paths.index(path) for path in paths], axis=1))
+        """Return some of all columns that there are."""
+        every = self.all
+        return Columns(self.schema, paths, every.targets.take([every.paths.index(path) for path in paths], axis=1), every)
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], block: Block | None = None) -> npt.NDArray[Any]:
