@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.mixture import Mixture
     from diskbuffer.opening.checking import check
     from diskbuffer.opening.closed_marks import marks, remove_mark
-    from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
+    from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform, Windows
     from diskbuffer.store.checking.report import Problem, Report
     from diskbuffer.writers.removing import remove_writer
 
@@ -46,6 +46,7 @@ __all__ = [
     "Slices",
     "TryAgainError",
     "Uniform",
+    "Windows",
     "__version__",
     "check",
     "errors",
@@ -54,7 +55,7 @@ __all__ = [
     "remove_writer",
 ]
 
-_SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
+_SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform", "Windows")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= {"check": "diskbuffer.opening.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.opening.closed_marks")

@@ -684,7 +684,7 @@ class ReplayBuffer:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         sampler = self._drawing.sampler(sampler, "loader", ranks)
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
-        wanted, paths = Wanted.of(device, transform, numpy), self._columns_to_read(columns)
+        wanted, paths = Wanted.of(device, transform, numpy), self._columns_to_read(columns, sampler.form)
 
         def source() -> Sampling:
             return self._drawing.sampling(sampler, size, paths, ranks, every)
@@ -751,7 +751,7 @@ class ReplayBuffer:
         samples = EVERY_STEP if sampler is None else self._drawing.sampler(sampler, "sample").samples()
         named = None if steps is None else step_ids(steps)
 
-        slicing = Slicing(size, merge_last, ranks, self._columns_to_read(columns))
+        slicing = Slicing(size, merge_last, ranks, self._columns_to_read(columns, samples.form))
 
         def source(state: Mapping[str, Any] | None) -> Pass | Listed:
             if named is not None:
@@ -761,9 +761,9 @@ class ReplayBuffer:
 
         return Batches(source, wanted, ahead, self._threads(threads), transform_threads)
 
-    def _columns_to_read(self, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    def _columns_to_read(self, columns: Sequence[str] | None, form: Form) -> tuple[str, ...] | None:
         """Return the columns that alone are to be read, None for those that batches have by default."""
-        paths = column_paths(columns)
+        paths = form.chosen(column_paths(columns))
         with self._reader.lock:
             self._reader.select(paths)  # which raises now what would be wrong in the loop
         return paths

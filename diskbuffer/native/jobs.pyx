@@ -16,7 +16,7 @@ attach_libraries()
 
 cdef extern from "finishing.hpp" namespace "diskbuffer" nogil:
     enum class Finish(int64_t):
-        SUM, FIRST, LAST, DISCOUNT, MASK, ZEROS, UNSET
+        SUM, FIRST, LAST, DISCOUNT, MASK, ZEROS, EDGE, UNSET
 
     enum class Number(int64_t):
         INT8
@@ -34,7 +34,7 @@ cdef extern from "finishing.hpp" namespace "diskbuffer" nogil:
 
 _FINISH = {
     "sum": <int64_t>Finish.SUM, "first": <int64_t>Finish.FIRST, "last": <int64_t>Finish.LAST, "discount": <int64_t>Finish.DISCOUNT,
-    "mask": <int64_t>Finish.MASK, "zeros": <int64_t>Finish.ZEROS, "unset": <int64_t>Finish.UNSET,
+    "mask": <int64_t>Finish.MASK, "zeros": <int64_t>Finish.ZEROS, "edge": <int64_t>Finish.EDGE, "unset": <int64_t>Finish.UNSET,
 }
 _NUMBERS = {name: n for n, name in enumerate("i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())}  # as `finishing.hpp` numbers them
 

@@ -77,7 +77,7 @@ class Sampling:
         refresh_every: float = math.inf,
     ) -> None:
         self._sources, self._pool, self._check, self._numbered, self._ranks = sources, pool, check, numbered, ranks
-        self._paths, self._refresh_every = paths, refresh_every
+        self._paths, self._refresh_every = sources[0].sampler.form.chosen(paths), refresh_every
         self._readers = [source.reader for source in sources]
         if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
             raise InputError("the buffers of a mixture must have the same frame_stack")

@@ -6,5 +6,6 @@ from diskbuffer.samplers.prioritized import Prioritized
 from diskbuffer.samplers.sampler import Sampler
 from diskbuffer.samplers.slices import Slices
 from diskbuffer.samplers.uniform import Uniform
+from diskbuffer.samplers.windows import Windows
 
-__all__ = ["Draw", "Hindsight", "Prioritized", "Sampler", "Slices", "Uniform"]
+__all__ = ["Draw", "Hindsight", "Prioritized", "Sampler", "Slices", "Uniform", "Windows"]

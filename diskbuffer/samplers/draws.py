@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.schema.schema import is_observation
 
 Int64 = npt.NDArray[np.int64]
 
@@ -47,6 +51,10 @@ class Form:
     def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Notes of the draw that the gather needs: the shape after the first axis, and the dtype."""
         return {}
+
+    def chosen(self, paths: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Return the columns that such samples have where some are asked for; None for those of batches by default."""
+        return paths
 
     def first_step(self, drawn: Draw) -> Int64:
         """Return the first step that each sample delivers."""
@@ -133,6 +141,57 @@ class NSteps(Form):
 
     n_step: int
     gamma: float
+
+
+@dataclass(frozen=True)
+class Offsets(Form):
+    """Rows at places of their own of each column, counted from the drawn step.
+
+    Attributes
+    ----------
+    columns : tuple of (str, tuple of int)
+        The columns, and their offsets, which ascend.
+    padding : {"edge", "zeros"}, optional
+        What rows outside of the episode are: the nearest one, or zeros, and False in a mask. None where there are no such rows.
+    """
+
+    columns: tuple[tuple[str, tuple[int, ...]], ...]
+    padding: str | None = None
+
+    @cached_property
+    def before(self) -> int:
+        """Steps that must come before the drawn one, where nothing is padded."""
+        return max(0, *(-offsets[0] for _, offsets in self.columns))
+
+    @cached_property
+    def needed(self) -> int:
+        """Steps that must follow it, with its own; an observation may be the episode's last, which is none of a step."""
+        return max(1, *(offsets[-1] + (not is_observation(path)) for path, offsets in self.columns))
+
+    @property
+    def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """``_firsts`` tells the first row that there is of each episode."""
+        return {"_firsts": ((), "int64")}
+
+    def chosen(self, paths: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return those of its own columns that are asked for."""
+        own = tuple(path for path, _ in self.columns)
+        for path in paths or ():
+            if path not in own:
+                raise InputError(f"columns: the windows have no {path!r}; they have {', '.join(own)}")
+        return own if paths is None else paths
+
+    def lasts(self, path: str, drawn: Draw) -> Int64:
+        """Return the last row of each sample's episode in which a column has a value."""
+        return drawn.ends if is_observation(path) else drawn.ends - 1
+
+    def first_step(self, drawn: Draw) -> Int64:
+        """Return the first row that is read."""
+        return np.asarray(np.maximum(drawn.notes["_firsts"], drawn.positions - self.before))
+
+    def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
+        """Return which windows have all steps that they must have."""
+        return np.asarray(drawn.ends - drawn.positions >= (self.needed if self.padding is None else 1))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,6 @@
 
 Hausknecht and Stone, 2015, "Deep recurrent Q-learning for partially observable MDPs"; Kapturowski et al., 2019, "Recurrent
 experience replay in distributed reinforcement learning" (burn-in); Hafner et al., 2020, "Dream to control".
-
-Nothing is kept up for this: a start is drawn among all steps, and drawn again where its episode ends too soon (rejection
-sampling; von Neumann, 1951). Where hardly any start is valid, those that are get counted, once a batch, over all episodes.
 """
 
 from __future__ import annotations
@@ -18,16 +15,14 @@ from diskbuffer.arguments.integers import integer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.draws import Draw, Rows, Steps
-from diskbuffer.samplers.epochs import Epochs, Samples
-from diskbuffer.samplers.population import how_to_have_longer_episodes, population_of
-from diskbuffer.samplers.sampler import Sampler, count_steps
+from diskbuffer.samplers.population import population_of
+from diskbuffer.samplers.starts import Starts
 
 Int64 = npt.NDArray[np.int64]
 
 
-class Slices(Sampler):
+class Slices(Starts):
     """Draw sequences of `length` steps.
 
     All columns get an axis of time after the first, also stacks of frames: (batch_size, length, frame_stack, ...). ``obs`` and
@@ -98,7 +93,6 @@ class Slices(Sampler):
         age_column: str | None = None,
         without: str | None = None,
     ) -> None:
-        super().__init__(seed)
         if over not in ("starts", "episodes"):
             raise InputError(f"over must be 'starts' or 'episodes', found {over!r}")
         length, burn_in = integer("length", length), integer("burn_in", burn_in, 0)
@@ -110,121 +104,38 @@ class Slices(Sampler):
         if over == "episodes" and not replace:
             raise InputError("over='episodes' draws with replacement; replace=False visits every start once")
         self.form = Rows(length) if crossing else Steps(length, burn_in, padded=not strict or burn_in > 0, whole=strict)
-        self._crossing, self._length, self._burn_in = crossing, length, burn_in
-        self._needed = length if strict else 1  # steps that must follow a start, with its own
-        self._over_episodes = over == "episodes"
-        self._population = population_of(episodes, max_age, age_column, without)
-        if not replace:
-            self.epochs = Epochs(self._population)
+        self._crossing, self._length = crossing, length
+        population = population_of(episodes, max_age, age_column, without)
+        super().__init__(seed, population, length if strict else 1, over_episodes=over == "episodes", replace=replace)
 
-    def attach(self, index: Index, column: OpenColumn) -> None:
-        """Meet the buffer that is to be drawn from."""
-        self._population.attach(index, column)
-
-    def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
-        """Draw the first steps of `size` sequences."""
-        count_steps(index)
-        if self._population.steps(index) == 0:
-            raise EmptyBufferError(self._population.none_left)
-        if self.epochs is not None:
-            starts = self.epochs.draw(index, size, self._entropy, lambda places: self._is_valid(index, places))
-            if starts.shape[1] < size:
-                raise self._too_short(index)
-        elif self._crossing:
-            starts = self._draw_crossing(index, size, rng)
-        else:
-            starts = self._draw_within(index, size, rng)
-        return self._with_notes(index, Draw(*starts))
-
-    def samples(self) -> Samples:
-        """Return every start that can be drawn."""
-        return Samples(
-            self._population, self.form, self._is_valid, self._count, lambda index, starts: self._with_notes(index, Draw(*starts))
-        )
+    # Across episodes, else as all starts
 
     def _count(self, index: Index) -> int:
-        """Count the valid starts."""
-        if self._crossing:
-            return int(self._behind(index).sum())
-        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
-        return int(np.maximum(self._valid(every), 0).sum())
+        return int(self._behind(index).sum()) if self._crossing else super()._count(index)
 
     def _with_notes(self, index: Index, drawn: Draw) -> Draw:
-        if self._crossing:
-            firsts, lasts = index.episodes_along(drawn.streams, drawn.positions, self._length)
-            rows = drawn.positions[:, None] + np.arange(self._length)
-            return drawn._replace(notes={"_firsts": firsts, "is_first": rows == firsts, "is_last": rows == lasts})
-        if self._burn_in:
-            return drawn._replace(notes={"_firsts": np.maximum(drawn.starts, index.table[drawn.streams, FLOOR])})
-        return drawn
+        if not self._crossing:
+            return super()._with_notes(index, drawn)
+        firsts, lasts = index.episodes_along(drawn.streams, drawn.positions, self._length)
+        rows = drawn.positions[:, None] + np.arange(self._length)
+        return drawn._replace(notes={"_firsts": firsts, "is_first": rows == firsts, "is_last": rows == lasts})
 
-    # Within episodes
-
-    def _draw_within(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
-        """Draw starts by rejection, as many at a time as the share that was valid so far suggests."""
-        episodes = self._population.episodes(index)
-        total = episodes if self._over_episodes else self._population.steps(index)
-        starts, missing, tried, tries = [np.empty((4, 0), np.int64)], size, 0, size + size // 4 + 4
-        while missing:
-            if tried + tries > 16 * size + episodes // 4:  # looking at every episode costs less
-                starts.append(self._draw_among_all(index, missing, rng))
-                break
-            places = self._try(index, rng.integers(0, total, tries), rng)[:, :missing]
-            starts.append(places)
-            tried, missing = tried + tries, missing - places.shape[1]
-            tries = missing * (tried + 1) // (size - missing + 1) * 5 // 4 + 4
-        return np.concatenate(starts, axis=1)
-
-    def _try(self, index: Index, numbers: Int64, rng: np.random.Generator) -> Int64:
-        """Return those of some steps, or of a start in each of some episodes, that are valid starts: (4, n) as in `Draw`."""
-        if self._over_episodes:
-            episodes = self._population.locate_episodes(index, numbers)
-            return self._start_within(episodes[:, self._valid(episodes) > 0], rng)
-        places = self._population.locate(index, numbers)
-        return places[:, self._is_valid(index, places)]
-
-    def _draw_among_all(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
-        """Draw starts after counting the valid ones of every episode."""
-        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
-        valid = np.maximum(self._valid(every), 0)
-        if not valid.any():
-            raise self._too_short(index)
-        weights = (valid > 0).astype(np.int64) if self._over_episodes else valid
-        ends = np.cumsum(weights)
-        return self._start_within(every[:, np.searchsorted(ends, rng.integers(0, ends[-1], size), side="right")], rng)
+    def _draw_starts(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
+        return self._draw_crossing(index, size, rng) if self._crossing else super()._draw_starts(index, size, rng)
 
     def _is_valid(self, index: Index, places: Int64) -> npt.NDArray[np.bool_]:
-        """Return which steps, (4, n) as in `Draw`, are valid starts."""
         if self._crossing:
             return np.asarray(places[1] + self._length <= _complete(index)[places[0]])
-        return np.asarray(places[3] - places[1] >= self._needed)
-
-    def _valid(self, episodes: Int64) -> Int64:
-        """Count the valid starts of episodes, (4, n) as `Index.locate_episodes` returns them; 0 or less where there are none."""
-        return np.asarray(episodes[3] - episodes[1] - self._needed + 1)
-
-    def _start_within(self, episodes: Int64, rng: np.random.Generator) -> Int64:
-        """Draw one of the valid starts of each episode."""
-        episodes[1] += rng.integers(0, self._valid(episodes))
-        return episodes
+        return super()._is_valid(index, places)
 
     def _too_short(self, index: Index) -> EmptyBufferError:
-        if self._crossing:
-            longest = int((_complete(index) - index.table[:, FLOOR]).max())
-            return EmptyBufferError(
-                f"no environment has the {self._length} rows of a sequence, the longest has {longest}; add more steps, or sample "
-                "with a smaller length"
-            )
-        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
-        if not every.shape[1]:
-            return EmptyBufferError(self._population.none_left)
-        longest = int((every[3] - every[1]).max())
+        if not self._crossing:
+            return super()._too_short(index)
+        longest = int((_complete(index) - index.table[:, FLOOR]).max())
         return EmptyBufferError(
-            f"no episode has the {self._needed} steps of a sequence{self._population.among}, the longest has {longest}; "
-            + how_to_have_longer_episodes(index, "with a smaller length, or with strict=False")
+            f"no environment has the {self._length} rows of a sequence, the longest has {longest}; add more steps, or sample "
+            "with a smaller length"
         )
-
-    # Across episodes
 
     def _behind(self, index: Index) -> Int64:
         """Count the steps of each stream that have enough rows after them."""

@@ -145,7 +145,12 @@ class Entries:
         """Find them in a store's columns."""
         entries = []
         for path, column in columns.items():
-            if path in OURS or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
+            if (
+                path in OURS
+                or path == NOTHING
+                or column.on_request
+                or (path == "reward" and not column.shape and column.np_dtype == np.bool_)
+            ):
                 continue
             key, paired = key_of(path)
             entries.append(Entry(key, paired, _frames_of(column, stack if paired else 1)))

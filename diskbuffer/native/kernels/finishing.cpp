@@ -103,6 +103,15 @@ void clear(const Finishing& f) {
     }
 }
 
+void repeat_edges(const Finishing& f) {
+    for (int64_t i = 0; i < f.samples; i++) {
+        uint8_t* rows = f.out + i * f.rows * f.row_bytes;
+        const int64_t begin = std::clamp<int64_t>(f.begin[i], 0, f.rows - 1), end = std::clamp<int64_t>(f.end[i], begin + 1, f.rows);
+        for (int64_t row = 0; row < begin; row++) copy_bytes(rows + row * f.row_bytes, rows + begin * f.row_bytes, f.row_bytes);
+        for (int64_t row = end; row < f.rows; row++) copy_bytes(rows + row * f.row_bytes, rows + (end - 1) * f.row_bytes, f.row_bytes);
+    }
+}
+
 void unset(const Finishing& f) {
     for (int64_t k = 0; k < f.samples * f.rows; k++) f.out[k] = f.out[k] != 0 && f.source[k] == 0;
 }
@@ -117,6 +126,7 @@ void finish(const Finishing& finishing) noexcept {
         case Finish::DISCOUNT: return discount(finishing);
         case Finish::MASK: return mask(finishing);
         case Finish::ZEROS: return clear(finishing);
+        case Finish::EDGE: return repeat_edges(finishing);
         case Finish::UNSET: return unset(finishing);
     }
 }

@@ -16,6 +16,7 @@ enum class Finish : int64_t {
     DISCOUNT,  // the factor of the row after the last step; 0 where the flag in `source` is set, of which there is one a sample
     MASK,      // whether each row is a step
     ZEROS,     // zeros where there is no step; `extra` rows after the last one are left as they are
+    EDGE,      // the first step's row before it, and the last one's after it; there is one
     UNSET,     // false where a flag in `source` is set, of which there is one for each of `out`
 };
 

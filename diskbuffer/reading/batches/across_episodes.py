@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diskbuffer.native.jobs import Finishes, Job
-from diskbuffer.reading.batches.base import A, Arrays, Batch, Windows
+from diskbuffer.reading.batches.base import A, Arrays, Batch, Request, Windows
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.samplers.draws import Draw, Rows
 from diskbuffer.schema.nested import put
@@ -42,8 +42,9 @@ class RowArrays(Arrays):
                 self._finishes.add("unset", array, size, length, source=self._is_last)
 
     @staticmethod
-    def windows(frame_stack: int, form: Rows, drawn: Draw) -> list[Windows]:
+    def windows(request: Request, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
+        form, frame_stack = request.form, request.frame_stack
         along = Windows(drawn._replace(starts=drawn.positions, ends=drawn.positions + form.length - 1), 0, form.length)
         if frame_stack == 1:
             return [along, along]

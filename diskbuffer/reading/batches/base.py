@@ -128,7 +128,7 @@ class Arrays(ABC):
 
     @staticmethod
     @abstractmethod
-    def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
+    def windows(request: Request, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
 
     def plan_finish(self, job: jobs.Job, drawn: Draw) -> None:  # noqa: B027  most need nothing

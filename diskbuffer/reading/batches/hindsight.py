@@ -45,10 +45,10 @@ class RelabelledArrays(StepArrays):
         self.memories.append(Memory(columns.select((ACHIEVED,)), [(0, 1, True)], self._size))
 
     @staticmethod
-    def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
+    def windows(request: Request, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
         goals = drawn._replace(positions=drawn.notes["_goals"])
-        return [*StepArrays.windows(frame_stack, draws.Steps(), drawn), Windows(goals, 0, 1)]
+        return [*StepArrays.windows(request._replace(form=draws.Steps()), drawn), Windows(goals, 0, 1)]
 
     def finish(self, drawn: Draw) -> None:
         """Put the goals in, and ask for the rewards."""

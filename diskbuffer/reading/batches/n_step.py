@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.jobs import Finishes, Job
-from diskbuffer.reading.batches.base import A, Arrays, Batch, Windows
+from diskbuffer.reading.batches.base import A, Arrays, Batch, Request, Windows
 from diskbuffer.reading.gather.targets import Columns, Memory, new_array
 from diskbuffer.samplers.draws import Draw, NSteps
 from diskbuffer.schema.nested import put
@@ -60,8 +60,9 @@ class NStepArrays(Arrays):
         self._finishes.add("discount", discount, size, n_step, source=terminated, **common)
 
     @staticmethod
-    def windows(frame_stack: int, form: NSteps, drawn: Draw) -> list[Windows]:
+    def windows(request: Request, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
+        form, frame_stack = request.form, request.frame_stack
         after = np.minimum(drawn.positions + form.n_step, drawn.ends)
         of_after = drawn.streams, after, drawn.starts, drawn.ends
         streams, positions, starts, ends = (np.concatenate(pair) for pair in zip(drawn[:4], of_after, strict=True))

@@ -6,6 +6,7 @@ from diskbuffer.reading.batches.across_episodes import RowArrays
 from diskbuffer.reading.batches.base import Arrays, Request, Windows
 from diskbuffer.reading.batches.hindsight import RelabelledArrays
 from diskbuffer.reading.batches.n_step import NStepArrays
+from diskbuffer.reading.batches.offsets import OffsetArrays
 from diskbuffer.reading.batches.transitions import StepArrays
 from diskbuffer.runtime import forks
 from diskbuffer.samplers import draws
@@ -16,12 +17,13 @@ _ARRAYS: dict[type[Form], type[Arrays]] = {
     draws.NSteps: NStepArrays,
     draws.Rows: RowArrays,
     draws.Relabelled: RelabelledArrays,
+    draws.Offsets: OffsetArrays,
 }
 
 
 def windows_of(request: Request, drawn: Draw) -> list[Windows]:
     """Return what is to be gathered for drawn steps."""
-    return _ARRAYS[type(request.form)].windows(request.frame_stack, request.form, drawn)
+    return _ARRAYS[type(request.form)].windows(request, drawn)
 
 
 def allocate(request: Request, pinned: bool = False) -> Arrays:

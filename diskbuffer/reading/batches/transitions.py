@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diskbuffer.native.jobs import Finishes, Job
-from diskbuffer.reading.batches.base import A, Arrays, Batch, Windows
+from diskbuffer.reading.batches.base import A, Arrays, Batch, Request, Windows
 from diskbuffer.reading.gather.targets import Columns, Memory, new_array
 from diskbuffer.samplers.draws import Draw, Steps
 from diskbuffer.schema.nested import put
@@ -52,8 +52,9 @@ class StepArrays(Arrays):
             self._finishes.add("zeros", array, **how)
 
     @staticmethod
-    def windows(frame_stack: int, form: Steps, drawn: Draw) -> list[Windows]:
+    def windows(request: Request, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
+        form, frame_stack = request.form, request.frame_stack
         return [Windows(drawn, frame_stack - 1 + form.burn_in, frame_stack + form.steps)]
 
     def plan_finish(self, job: Job, drawn: Draw) -> None:

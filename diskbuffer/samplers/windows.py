@@ -1,0 +1,104 @@
+"""Windows around steps, by column: two observations, sixteen actions, as a policy that predicts chunks of actions needs.
+
+Chi et al., 2023, "Diffusion policy: visuomotor policy learning via action diffusion"; Zhao et al., 2023, "Learning fine-grained
+bimanual manipulation with low-cost hardware" (ACT). LeRobot calls them ``delta_timestamps``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from diskbuffer.arguments.inputs import integers
+from diskbuffer.arguments.integers import integer, shown
+from diskbuffer.errors import InputError
+from diskbuffer.samplers.draws import Offsets
+from diskbuffer.samplers.population import population_of
+from diskbuffer.samplers.starts import Starts
+
+_MOST = 2**31  # steps before or after
+
+
+class Windows(Starts):
+    """Draw windows around steps.
+
+    Each column has an axis for its offsets after the first: (batch_size, offsets, ...), with stacks of frames (batch_size,
+    offsets, frame_stack, ...). Columns that are not named are not read, and there is no ``next_obs``: it is ``obs`` at 1.
+
+    Parameters
+    ----------
+    columns : dict of str to sequence of int
+        Of each column that is wanted, such as ``"obs/camera"`` or ``"action"``, which rows: offsets from the drawn step, in
+        ascending order.
+    seed : int, optional
+        For reproducible draws; from the operating system where it is missing.
+    padding : {"edge", "zeros"}, optional
+        Whether every step is drawn, and rows outside of its episode are the nearest row within, or zeros, and False in
+        ``mask``, which is nested as the batch is, (batch_size, offsets) bool for each column. If not, steps whose windows leave
+        the episode are not drawn, and there is no mask. Observations have one more row in an episode than actions: the final one.
+    stride : int
+        Steps from one offset to the next: all offsets are multiplied by it.
+    replace : bool
+        As in `Slices`.
+    episodes, max_age, age_column, without
+        As in `Slices`, of the drawn step.
+
+    Raises
+    ------
+    InputError
+        An offset is no integer, or they do not ascend. When drawing: the buffer has no such column.
+    EmptyBufferError
+        When drawing, where no episode has enough steps.
+
+    Notes
+    -----
+    Offsets that follow each other are read as a run of rows; others, and stacks, row by row. Rows of one compressed chunk are
+    decoded once.
+
+    Examples
+    --------
+    >>> import diskbuffer as db, numpy as np, tempfile
+    >>> columns = {"obs": db.Column((3,), "float32"), "action": db.Column((2,), "float32")}
+    >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", columns=columns) as buffer:
+    ...     _ = buffer.extend(obs=np.zeros((101, 3)), action=np.zeros((100, 2)), reward=np.ones(100))
+    ...     batch = buffer.sample(32, db.Windows({"obs": (-1, 0), "action": range(-1, 15)}, padding="edge"))
+    >>> batch["obs"].shape, batch["action"].shape, batch["mask"]["action"].shape
+    (torch.Size([32, 2, 3]), torch.Size([32, 16, 2]), torch.Size([32, 16]))
+    """
+
+    sample, shorter = "a window", 'with smaller offsets, or with padding="edge"'
+
+    def __init__(
+        self,
+        columns: Mapping[str, Iterable[int]],
+        seed: int | None = None,
+        *,
+        padding: Literal["edge", "zeros"] | None = None,
+        stride: int = 1,
+        replace: bool = True,
+        episodes: Any = None,
+        max_age: float | None = None,
+        age_column: str | None = None,
+        without: str | None = None,
+    ) -> None:
+        if not isinstance(columns, Mapping) or not columns or not all(isinstance(path, str) for path in columns):
+            example = '{"obs": (-1, 0), "action": range(16)}'
+            raise InputError(f"columns must be a dict of offsets, such as {example}, found {shown(columns)}")
+        if padding not in ("edge", "zeros", None):
+            raise InputError(f"padding must be 'edge', 'zeros' or None, found {padding!r}")
+        stride = integer("stride", stride)
+        self.form = form = Offsets(tuple((path, _ascending(path, each, stride)) for path, each in columns.items()), padding)
+        population = population_of(episodes, max_age, age_column, without)
+        needed, before = (form.needed, form.before) if padding is None else (1, 0)
+        super().__init__(seed, population, needed, before, replace=replace)
+
+
+def _ascending(path: str, offsets: Iterable[int], stride: int) -> tuple[int, ...]:
+    """Return offsets of a column, in steps; an InputError where they are none, or do not ascend."""
+    what = f"the offsets of {path!r}"
+    each = integers(what, list(offsets) if isinstance(offsets, range | tuple) else offsets)
+    if not len(each) or (np.diff(each) <= 0).any() or max(abs(each[0]), abs(each[-1])) * stride >= _MOST:
+        raise InputError(f"{what}: expected integers that ascend, such as (-1, 0), found {shown(offsets)}")
+    return tuple((each * stride).tolist())

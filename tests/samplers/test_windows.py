@@ -1,0 +1,237 @@
+"""Windows by column: random ones against a model in plain Python, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.samplers.draws import Offsets
+from diskbuffer.schema.nested import flatten, value_at
+
+COLUMNS = {
+    **{"obs/camera": db.Column((36, 36), "uint8"), "obs/state": db.Column((2,), "float32"), "action": db.Column((3,), "float64")},
+    **{"key": db.Column((), "int64"), "flag": db.Column((), "bool")},
+}
+LENGTHS = (1, 2, 3, 5, 8, 13, 30)
+
+
+def row(path: str, episode: int, t: int) -> Any:
+    """Return what the model has in a row of an episode, from its number."""
+    column, number = COLUMNS[path], episode * 100 + t
+    value = {"key": number, "flag": number % 3 == 0}.get(path, number % 200 + len(path))
+    return np.broadcast_to(np.array(value, column.dtype), column.shape)
+
+
+class World:
+    """Writers, and what they have added: episode `n` has the rows that `row` tells."""
+
+    def __init__(self, path: Path, rng: np.random.Generator) -> None:
+        self._rng, self._episodes = rng, itertools.count(1)
+        self._envs, writers, ring = int(rng.integers(1, 3)), int(rng.integers(1, 4)), rng.random() < 0.5
+        how = {"capacity": int(rng.integers(40, 120)) if ring else None, "segment_rows": int(rng.choice([8, 16, 64]))}
+        self.stack = int(rng.choice([1, 1, 2]))
+        names = [None] if writers == 1 else [f"w{n}" for n in range(writers)]
+        self._buffers = [
+            db.ReplayBuffer(path, columns=COLUMNS, n_envs=self._envs, autoreset="disabled", writer=name, **how)  # type: ignore[arg-type]
+            for name in names
+        ]
+        for _ in range(int(rng.integers(3, 12))):
+            self.add()
+        if writers == 1 and rng.random() < 0.5:
+            self._buffers.pop().close()
+            self.buffer = db.ReplayBuffer(path, frame_stack=self.stack, n_envs=self._envs, autoreset="disabled", seed=0)
+            self._buffers.append(self.buffer)
+        else:
+            self.buffer = db.ReplayBuffer(path, mode="r", frame_stack=self.stack, seed=0)
+
+    def add(self) -> None:
+        """Add an episode, whole or so far, to some environment."""
+        buffer = self._buffers[int(self._rng.integers(len(self._buffers)))]
+        length, episode = int(self._rng.choice(LENGTHS)), next(self._episodes)
+        rows = {path: np.stack([row(path, episode, t) for t in range(length + 1)]) for path in COLUMNS}
+        obs = {path[4:]: values for path, values in rows.items() if path.startswith("obs/")}
+        ends = np.zeros(length, bool)
+        ends[-1] = self._rng.random() < 0.8
+        steps = {"key": rows["key"][:-1], "flag": rows["flag"][:-1]}
+        buffer.extend(
+            obs, rows["action"][:-1], np.zeros(length), terminated=ends, env=int(self._rng.integers(self._envs)), **steps
+        )
+
+    def close(self) -> None:
+        for buffer in (self.buffer, *self._buffers):
+            buffer.close()
+
+    # The model
+
+    def eligible(self, window: db.Windows) -> set[int]:
+        """Return the steps that may be drawn."""
+        steps, form = self.buffer.steps(), window.form
+        assert isinstance(form, Offsets)
+        if form.padding is not None:
+            return set(steps.tolist())
+        elapsed, remaining = self.buffer.episodes.elapsed(steps), self.buffer.episodes.remaining(steps)
+        fits = np.ones(len(steps), bool)
+        for path, offsets in form.columns:
+            after = remaining if path.startswith("obs/") else remaining - 1
+            fits &= (offsets[0] >= -elapsed) & (offsets[-1] <= after)
+        return set(steps[fits].tolist())
+
+    def expected(self, step: int, path: str, offsets: list[int], padding: str | None) -> tuple[Any, list[bool]]:
+        """Return the rows of a window, and its mask."""
+        key = int(self.buffer.at([step], columns=["key"])["key"][0])
+        episode, t = divmod(key, 100)
+        low, high = t - int(self.buffer.episodes.elapsed([step])[0]), t + int(self.buffer.episodes.remaining([step])[0])
+        high -= not path.startswith("obs/")
+        rows, mask = [], []
+        for offset in offsets:
+            at, within = min(max(t + offset, low), high), low <= t + offset <= high
+            one = row(path, episode, at)
+            if path.startswith("obs/") and self.stack > 1:
+                one = np.stack([row(path, episode, max(at - k, low)) for k in reversed(range(self.stack))])
+            rows.append(one if within or padding == "edge" else np.zeros_like(one))
+            mask.append(within)
+        return np.stack(rows), mask
+
+
+def random_windows(rng: np.random.Generator) -> tuple[dict[str, list[int]], int, str | None]:
+    """Return offsets by column, a stride, and a padding."""
+    paths = [str(path) for path in rng.permutation(list(COLUMNS))[: rng.integers(1, 5)]]
+    windows, padding = dict[str, list[int]](), rng.choice(np.array([None, "edge", "zeros"], object))
+    for path in paths:
+        if rng.random() < 0.5:
+            first = int(rng.integers(-6, 4))
+            windows[path] = list(range(first, first + int(rng.integers(1, 9))))
+        else:
+            windows[path] = sorted(rng.choice(np.arange(-9, 10), int(rng.integers(1, 5)), replace=False).tolist())
+    return windows, int(rng.choice([1, 1, 2, 3])), padding
+
+
+def compare(rng: np.random.Generator, directory: Path) -> None:
+    """Compare windows of three kinds with the model's."""
+    world = World(directory, rng)
+    for _ in range(3):
+        offsets, stride, padding = random_windows(rng)
+        seed, replace = int(rng.integers(2**32)), bool(rng.random() < 0.7)
+        window = db.Windows(offsets, seed, padding=padding, stride=stride, replace=replace)  # type: ignore[arg-type]
+        eligible = world.eligible(window)
+        if not eligible:
+            with pytest.raises(db.errors.EmptyBufferError, match="of a window"):
+                world.buffer.sample(4, window)
+            continue
+        loop = iter(world.buffer.loader(4, window, numpy=True, prefetch=2))
+        batches = [world.buffer.sample(n, window, numpy=True) for n in (1, 5)] + [next(loop) for _ in range(2)]
+        if world.buffer._store.writable:
+            world.add()  # which may evict what was drawn ahead
+            eligible |= world.eligible(window)
+            batches.append(next(loop))
+        passes = list(world.buffer.batches(7, sampler=window, numpy=True))
+        seen = np.concatenate([batch["steps"] for batch in passes]).tolist() if passes else []
+        assert len(seen) == len(set(seen))
+        assert set(seen) == world.eligible(window)
+        there = set(world.buffer.steps().tolist())
+        for batch in [*batches, *passes]:
+            masks = flatten(batch.pop("mask", {}))
+            assert masks.keys() == (set() if padding is None else offsets.keys())
+            assert set(flatten(batch)) == {*offsets, "steps"}
+            for n, step in enumerate(batch["steps"].tolist()):
+                assert step in eligible
+                if step not in there:
+                    continue  # evicted since it was delivered
+                for path, each in offsets.items():
+                    rows, mask = world.expected(step, path, [offset * stride for offset in each], padding)
+                    np.testing.assert_array_equal(value_at(batch, path)[n], rows, err_msg=f"{path} {each} of step {step}")
+                    if padding is not None:
+                        assert masks[path][n].tolist() == mask
+    world.close()
+
+
+def test_windows_are_those_of_a_model(any_seed: int, amount: Callable[[int, int], int], tmp_path: Path) -> None:
+    for number in range(amount(8, 350)):
+        compare(np.random.default_rng([any_seed, number]), tmp_path / f"{number}")
+
+
+@pytest.fixture
+def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
+    with db.ReplayBuffer(tmp_path / "plain", columns=COLUMNS, seed=0) as buffer:
+        for episode, length in enumerate((3, 30, 60), 1):
+            rows = {path: np.stack([row(path, episode, t) for t in range(length + 1)]) for path in COLUMNS}
+            obs = {path[4:]: values for path, values in rows.items() if path.startswith("obs/")}
+            steps: dict[str, Any] = {name: rows[name][:-1] for name in ("key", "flag")}
+            buffer.extend(obs, rows["action"][:-1], np.zeros(length), terminated=np.arange(length) == length - 1, **steps)
+        yield buffer
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({}, {}, "columns must be a dict of offsets"),
+        (["obs/state"], {}, "columns must be a dict of offsets"),
+        ({"action": (1, 0)}, {}, "'action': expected integers that ascend"),
+        ({"action": (1, 1)}, {}, "'action': expected integers that ascend"),
+        ({"action": ()}, {}, "'action': expected integers that ascend"),
+        ({"action": (0.0, 0.5)}, {}, "the offsets of 'action': expected integers"),
+        ({"action": 3}, {}, "the offsets of 'action': expected integers"),
+        ({"action": (0, 2**40)}, {}, "'action': expected integers that ascend"),
+        ({"action": (0, 1)}, {"padding": "last"}, "padding must be 'edge', 'zeros' or None"),
+        ({"action": (0, 1)}, {"stride": 0}, "stride must be"),
+    ],
+)
+def test_windows_that_are_none_are_refused(columns: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(db.InputError, match=message):
+        db.Windows(columns, **options)
+
+
+def test_columns_of_windows_are_the_buffers(buffer: db.ReplayBuffer) -> None:
+    window = db.Windows({"obs/state": (0, 1), "action": range(3)}, seed=0)
+    for call in ("sample", "loader", "batches"):
+        with pytest.raises(db.InputError, match="the windows have no 'key'; they have obs/state, action"):
+            getattr(buffer, call)(4, sampler=window, columns=["key"])
+    assert set(buffer.sample(4, window, columns=["action"])) == {"action", "steps"}
+    with pytest.raises(db.InputError, match="no column 'obs/nope'"):
+        buffer.sample(4, db.Windows({"obs/nope": (0,)}))
+    with pytest.raises(db.errors.EmptyBufferError, match=r"has the 101 steps of a window, the longest has 60; .*padding"):
+        buffer.sample(4, db.Windows({"action": range(-40, 61)}))
+
+
+def test_windows_resume_and_are_shared_out_and_mixed(buffer: db.ReplayBuffer) -> None:
+    offsets: dict[str, Any] = {"obs/state": (-1, 0), "action": range(-1, 7)}
+
+    def window(seed: int) -> db.Windows:
+        return db.Windows(offsets, seed, padding="edge")
+
+    one, other = window(1), window(2)
+    loop = iter(buffer.loader(8, one))
+    for _ in range(3):
+        next(loop)
+    other.load_state_dict(one.state_dict())
+    assert next(iter(buffer.loader(8, other)))["steps"].tolist() == next(loop)["steps"].tolist()
+    whole = buffer.sample(8, window(3))
+    parts = [next(iter(buffer.loader(4, window(3), rank=rank, world_size=2))) for rank in range(2)]
+    for rank, part in enumerate(parts):
+        for path, values in flatten(part).items():
+            np.testing.assert_array_equal(values, flatten(whole)[path][rank::2])
+    mixture = db.Mixture([(buffer, 1, window(4)), (buffer, 3, window(5))])
+    batch = mixture.sample(8)
+    assert batch["part"].tolist() == [0, 0] + [1] * 6
+    again = buffer.sample(2, window(4))
+    for path, values in flatten(again).items():
+        np.testing.assert_array_equal(flatten(batch)[path][:2], values)
+    with pytest.raises(db.InputError, match="must agree"):
+        db.Mixture([(buffer, 1, window(4)), (buffer, 1, db.Windows(offsets, padding="zeros"))])
+
+
+def test_windows_of_some_episodes(buffer: db.ReplayBuffer) -> None:
+    buffer.episodes[:1].set_tag("short")
+    long = buffer.episodes[buffer.episodes.length == 60]
+    for how in ({"episodes": long}, {"without": "short"}, {"max_age": 20}):
+        batch = buffer.sample(256, db.Windows({"key": range(-5, 2)}, seed=0, **how), numpy=True)
+        assert (np.diff(batch["key"], axis=1) == 1).all()
+        drawn = batch["key"][:, 5]
+        assert set(drawn // 100) == ({3} if "without" not in how else {2, 3})
+        assert drawn.min() == (305 if "episodes" in how else 205 if "without" in how else 340)
