@@ -67,9 +67,9 @@ class Drawing:
         self, sampler: Sampler, size: int, paths: Paths = None, ranks: Ranks = ALONE, refresh_every: float = math.inf
     ) -> Sampling:
         """Return what draws batches with a sampler that has met the buffer, `size` samples for each rank."""
-        source = SampleSource(self._reader, sampler, size * ranks.world_size, self._limiter)
-        check = self._access.check_open
-        return Sampling([source], self._reader.pool, check, paths=paths, ranks=ranks, refresh_every=refresh_every)
+        source, sizes = SampleSource(self._reader, sampler, self._limiter), [size * ranks.world_size]
+        how: dict[str, Any] = {"paths": paths, "ranks": ranks, "refresh_every": refresh_every}
+        return Sampling([source], lambda: sizes, self._reader.pool, self._access.check_open, **how)
 
     def sampler(self, requested: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
         """Return the sampler that was given, which meets the buffer, or our own; an InputError where it is none."""

@@ -6,13 +6,13 @@ Ball et al., 2023, "Efficient online reinforcement learning with offline data" (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from diskbuffer.arguments.inputs import column_paths, seconds_of
-from diskbuffer.arguments.integers import integer
+from diskbuffer.arguments.integers import integer, shown
 from diskbuffer.errors import InputError
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, SampleSource, Sampling
@@ -39,8 +39,14 @@ class Mixture:
     Parameters
     ----------
     parts : sequence of (ReplayBuffer, weight) or (ReplayBuffer, weight, Sampler)
-        Weights above zero, in any unit. The samplers are `Uniform` where they are missing, and must agree in what a sample is
+        Weights of 0 and more, in any unit. The samplers are `Uniform` where they are missing, and must agree in what a sample is
         (n-step, sequences of which length). The same buffer may come several times, with samplers of different ``episodes=``.
+
+    Attributes
+    ----------
+    weights : list of float
+        Shares of a batch. They may be set while loops run, and count for batches that are drawn from then on; a part of weight 0
+        has no samples. In the state, too.
 
     Examples
     --------
@@ -69,11 +75,21 @@ class Mixture:
         if any(sampler.form != samplers[0].form for sampler in samplers):
             raise InputError("the samplers of a mixture must agree in what a sample is: n_step, gamma, length, burn_in, ...")
         self.samplers = samplers
-        weights = np.array([part[1] for part in parts], object)
-        if not all(isinstance(w, int | float | np.number) and 0 < w < float("inf") for w in weights):
-            raise InputError(f"weights must be numbers above 0, found {[part[1] for part in parts]}")
-        self._weights = weights.astype(np.float64) / float(weights.sum())
+        self.weights = [part[1] for part in parts]
         self._pool = ArraysPool()
+
+    @property
+    def weights(self) -> list[float]:
+        """Shares of a batch, of the parts in their order."""
+        return [float(weight) for weight in self._weights]
+
+    @weights.setter
+    def weights(self, weights: Sequence[float]) -> None:
+        given = list(weights) if isinstance(weights, Iterable) else []
+        some = [isinstance(w, int | float | np.number) and 0 <= w < float("inf") for w in given]
+        if len(given) != len(self.samplers) or not all(some) or not any(given):
+            raise InputError(f"weights must be {len(self.samplers)} numbers, not negative and not all 0, found {shown(weights)}")
+        self._weights = np.array(given, np.float64) / float(sum(given))
 
     def sample(
         self,
@@ -120,35 +136,44 @@ class Mixture:
         self, batch_size: int, paths: tuple[str, ...] | None, ranks: Ranks = ALONE, refresh_every: float = math.inf
     ) -> Sampling:
         size = integer("batch_size", batch_size)
-        ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
-        sizes = np.diff(ends, prepend=0).tolist()
-        if min(sizes) < 1:
-            raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
+
+        def sizes() -> list[int]:
+            ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
+            found: list[int] = np.diff(ends, prepend=0).tolist()
+            if not all(found[n] for n in np.flatnonzero(self._weights)):
+                raise InputError(
+                    f"the weights leave a part without a sample in a batch of {size}: {found}; give a larger batch_size, or 0"
+                )
+            return [n * ranks.world_size for n in found]
+
         sources = [
-            SampleSource(buffer._drawing.attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
-            for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
+            SampleSource(buffer._drawing.attach(sampler), sampler, buffer.limiter)
+            for buffer, sampler in zip(self._buffers, self.samplers, strict=True)
         ]
+        if any(sampler.form != self.samplers[0].form for sampler in self.samplers):  # as the buffers have other rates
+            raise InputError("the buffers of a mixture must have the same steps a second, where samplers count in seconds")
         how: dict[str, Any] = {"numbered": True, "paths": paths, "ranks": ranks, "refresh_every": refresh_every}
-        return Sampling(sources, self._pool, self._check_open, **how)
+        return Sampling(sources, sizes, self._pool, self._check_open, **how)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:
             buffer._access.check_open()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all samplers, as theirs."""
-        return {str(n): sampler.state_dict() for n, sampler in enumerate(self.samplers)}
+        """Return the state of all samplers, as theirs, and the weights."""
+        return {str(n): sampler.state_dict() for n, sampler in enumerate(self.samplers)} | {"weights": self.weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that `state_dict` returned."""
-        if not isinstance(state, Mapping) or set(state) != {str(n) for n in range(len(self.samplers))}:
+        if not isinstance(state, Mapping) or set(state) != {*map(str, range(len(self.samplers))), "weights"}:
             raise InputError(
-                f"a mixture's state must have one of each of {len(self.samplers)} samplers, found {str(state)[:200]}"
+                f"a mixture's state must have one of each of {len(self.samplers)} samplers, and weights, found {str(state)[:200]}"
             )
         before = self.state_dict()
         try:
             for n, sampler in enumerate(self.samplers):
                 sampler.load_state_dict(state[str(n)])
+            self.weights = state["weights"]
         except InputError:
             for n, sampler in enumerate(self.samplers):
                 sampler.load_state_dict(before[str(n)])

@@ -1,4 +1,4 @@
-"""JAX learns from a buffer on disk. Batches come through DLPack, without a copy where JAX needs none.
+"""JAX learns from a buffer on disk. Batches are arrays, and PyTorch is not imported.
 
     python examples/train_jax.py --store runs/jax --steps 2000 --updates 200
 
@@ -67,9 +67,9 @@ def main() -> None:
     with db.ReplayBuffer(options.store, env=env) as buffer:
         collect(buffer, env, options.steps)
         parameters, losses = network([6, 64, 4]), []
-        for _, batch in zip(range(options.updates), buffer.loader(256), strict=False):
-            arrays = [jax.dlpack.from_dlpack(batch[name].contiguous()) for name in ("obs", "action", "next_obs")]
-            parameters, loss = update(parameters, *arrays)
+        loader = buffer.loader(256, columns=["obs", "action"], numpy=True)  # next_obs comes with obs
+        for _, batch in zip(range(options.updates), loader, strict=False):
+            parameters, loss = update(parameters, batch["obs"], batch["action"], batch["next_obs"])
             losses.append(float(loss))
         print(f"{len(buffer):,} steps, loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
 

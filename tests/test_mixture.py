@@ -121,6 +121,44 @@ def test_resuming_is_exact_and_a_priority_weighs_only_its_part(pair: Any) -> Non
         one.load_state_dict({"0": {}})
 
 
+def test_weights_change_while_loops_run_and_are_resumed(pair: Any) -> None:
+    _, (a, b), _ = pair
+
+    def mixture(seed: int) -> db.Mixture:
+        offsets = {"obs": (0, 1), "action": (-1, 0)}
+        return db.Mixture([(buffer, 1, db.Windows(offsets, seed + n, padding="edge")) for n, buffer in enumerate((a, b))])
+
+    def sizes(batch: Any) -> list[int]:
+        return batch["part"].bincount(minlength=2).tolist()  # type: ignore[no-any-return]
+
+    one, two = mixture(1), mixture(7)
+    assert one.weights == [0.5, 0.5]
+    loop = iter(one.loader(16, prefetch=2))
+    assert sizes(next(loop)) == [8, 8]
+    for weights, found in (([3, 1], [12, 4]), ([0, 1], [0, 16]), ([1, 0], [16, 0]), ([0.25, 0.75], [4, 12])):
+        before = sizes(next(loop))
+        one.weights = weights
+        assert [sizes(next(loop)) for _ in range(4)][2:] == [found] * 2  # two were drawn ahead
+        assert before != found
+    one.weights = [1, 1]
+    next(loop)
+    state = json.loads(json.dumps(one.state_dict()))
+    expected = [next(loop) for _ in range(5)]
+    loop.close()  # type: ignore[attr-defined]
+    assert [sizes(batch) for batch in expected] == [[4, 12]] + [[8, 8]] * 4
+    two.load_state_dict(state)
+    assert two.weights == [0.5, 0.5]
+    for batch, other in zip(two.loader(16, prefetch=2), expected, strict=False):
+        assert (batch["steps"] == other["steps"]).all()
+        assert (batch["part"] == other["part"]).all()
+    for wrong in ([1], [1, -1], [0, 0], ["1", 2], None, [1, float("inf")]):
+        with pytest.raises(db.InputError, match="weights must be 2 numbers"):
+            one.weights = wrong  # type: ignore[assignment]
+    with pytest.raises(db.InputError, match="weights must be"):
+        two.load_state_dict(state | {"weights": [1, 2, 3]})
+    assert two.weights == [0.5, 0.5]
+
+
 def test_bad_mixtures_are_refused(pair: Any, tmp_path: Path) -> None:
     _, (a, b), _ = pair
     same = db.Uniform(1)
@@ -129,7 +167,7 @@ def test_bad_mixtures_are_refused(pair: Any, tmp_path: Path) -> None:
         ([a, b], "list of"),
         ([(a, 1, "x")], "list of"),
         ([(3, 1)], "list of"),
-        ([(a, 0), (b, 1)], "weights must be"),
+        ([(a, 0), (b, 0)], "weights must be"),
         ([(a, -1), (b, 1)], "weights must be"),
         ([(a, float("nan")), (b, 1)], "weights must be"),
         ([(a, "1"), (b, 1)], "weights must be"),

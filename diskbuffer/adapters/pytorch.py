@@ -1,4 +1,4 @@
-"""For PyTorch's `DataLoader`: batches of a buffer, and its steps by number; and batches as numpy arrays."""
+"""For PyTorch's `DataLoader`: batches of a buffer, and its steps by number."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class BatchDataset(IterableDataset[Any]):
     batch_size : int
     sampler : Sampler, optional
         A `Uniform` where it is missing. Prioritized ones need a buffer that is open for writing, and no workers.
+    columns : sequence of str, optional
+        As in `ReplayBuffer.sample`: these alone are read.
     batches : int, optional
         After how many an iteration ends; of all workers together. None for an endless one.
     prefetch : int
@@ -57,6 +59,7 @@ class BatchDataset(IterableDataset[Any]):
         batch_size: int,
         sampler: Sampler | None = None,
         *,
+        columns: Sequence[str] | None = None,
         batches: int | None = None,
         prefetch: int = 3,
         refresh_every: int | None = 100,
@@ -67,7 +70,7 @@ class BatchDataset(IterableDataset[Any]):
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         self._sampler = Uniform() if sampler is None else sampler
-        self._passes = 0
+        self._columns, self._passes = columns, 0
         self._batches = integer_or_none("batches", batches)
         self._refresh_every = integer_or_none("refresh_every", refresh_every)
 
@@ -96,9 +99,9 @@ class BatchDataset(IterableDataset[Any]):
     def _of(self, buffer: ReplayBuffer, sampler: Sampler, batches: int | None, *, alone: bool = False) -> Iterator[Batch]:
         if self._refresh_every is not None:
             buffer.refresh()
-        loader = buffer.loader(
-            self._size, sampler, prefetch=self._prefetch, rank=0 if alone else None, world_size=1 if alone else None
-        )
+        rank, world_size = (0, 1) if alone else (None, None)
+        how: dict[str, Any] = {"columns": self._columns, "prefetch": self._prefetch}
+        loader = buffer.loader(self._size, sampler, rank=rank, world_size=world_size, **how)
         for n, batch in enumerate(itertools.islice(loader, batches), 1):
             yield batch
             if self._refresh_every is not None and n % self._refresh_every == 0:
@@ -157,11 +160,3 @@ class StepDataset(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs: all but the open store."""
         return self.__dict__ | {"_buffer": None}
-
-
-def as_numpy(batch: Batch) -> dict[str, Any]:
-    """Return a batch on the CPU as arrays, over the same memory.
-
-    Other frameworks take the tensors themselves, through DLPack: ``jax.dlpack.from_dlpack(batch["reward"])``.
-    """
-    return {name: as_numpy(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}

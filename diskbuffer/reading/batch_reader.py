@@ -201,6 +201,14 @@ class BatchReader(ABC):
         """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
         return {"path": str(self._store.root), "environment": self._store.layout.environment}
 
+    @property
+    def fps(self) -> float | None:
+        """Steps a second, as the store's metadata tells them; None where they do not."""
+        fps = (self._store.layout.metadata or {}).get("fps")
+        if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < math.inf:
+            return None
+        return float(fps)
+
     def refuse_another(self, identity: int | str | None) -> None:
         """Raise an InputError where episodes are of the store with another identity."""
         if identity not in (None, self.identity):

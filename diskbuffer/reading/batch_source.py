@@ -29,11 +29,10 @@ _SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: s
 
 
 class SampleSource(NamedTuple):
-    """Where samples of a batch come from, how many, a multiple of the ranks, and what may have them wait."""
+    """Where samples of a batch come from, and what may have them wait."""
 
     reader: BatchReader
     sampler: Sampler
-    size: int
     limiter: Limiter | None = None
 
 
@@ -51,6 +50,8 @@ class Sampling:
     Parameters
     ----------
     sources : sequence of SampleSource
+    sizes : callable
+        Returns how many samples the next batch has from each of these, multiples of the ranks; always as many in all.
     pool : ArraysPool
         Memory for `sample`.
     check : callable
@@ -68,6 +69,7 @@ class Sampling:
     def __init__(
         self,
         sources: Sequence[SampleSource],
+        sizes: Callable[[], list[int]],
         pool: ArraysPool,
         check: Callable[[], None],
         *,
@@ -76,7 +78,8 @@ class Sampling:
         ranks: Ranks = ALONE,
         refresh_every: float = math.inf,
     ) -> None:
-        self._sources, self._pool, self._check, self._numbered, self._ranks = sources, pool, check, numbered, ranks
+        self._sources, self._sizes, self._pool, self._check = sources, sizes, pool, check
+        self._numbered, self._ranks = numbered, ranks
         self._paths, self._refresh_every = sources[0].sampler.form.chosen(paths), refresh_every
         self._readers = [source.reader for source in sources]
         if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
@@ -122,11 +125,18 @@ class Sampling:
     def _draw(self) -> tuple[list[Ahead], bool]:
         """Draw the next batch, or return one that was left; tell whether all of its steps are still there."""
         drawn, whole = [], True
-        for reader, sampler, size, _ in self._sources:
+        for (reader, sampler, _), size in zip(self._sources, self._next_sizes(), strict=True):
             left = sampler.left(size)
             whole &= left is None or sampler.is_whole(reader.index, left)
-            drawn.append(left or sampler.next(reader.index, size))
+            drawn.append(left or (sampler.next(reader.index, size) if size else Ahead(Draw.of_nothing(sampler.form))))
         return drawn, whole
+
+    def _next_sizes(self) -> list[int]:
+        """Return how many samples of each part the next batch has: of one that was left, as many as it was drawn with."""
+        sizes = self._sizes()
+        oldest = [source.sampler.oldest_left for source in self._sources] if self._numbered else []
+        left = [0 if ahead is None else ahead.drawn.size for ahead in oldest]
+        return left if sum(left) == sum(sizes) else sizes
 
     def _keep(self, aheads: list[Ahead]) -> None:
         for source, ahead in zip(self._sources, aheads, strict=True):
@@ -156,7 +166,7 @@ class Sampling:
 
     def _look(self) -> None:
         self._known_columns = [reader.columns for reader in self._readers]
-        size = sum(self._ranks.share(source.size) for source in self._sources)
+        size = sum(map(self._ranks.share, self._sizes()))
         columns = _common([reader.select(self._paths) for reader in self._readers])
         self._request = Request(columns, self._readers[0].frame_stack, self._sources[0].sampler.form, size)
         self._is_small = size * self._request.columns.sample_bytes(self._request.frame_stack) <= _SMALL
@@ -207,9 +217,9 @@ class Sampling:
         with self._locked():
             for source, ahead in zip(self._sources, begun.aheads, strict=True):
                 source.sampler.deliver(ahead)
-        for source in self._sources:
+        for source, ahead in zip(self._sources, begun.aheads, strict=True):
             if source.limiter is not None:
-                source.limiter.note_sampled(self._ranks.share(source.size) * source.sampler.form.steps)
+                source.limiter.note_sampled(self._ranks.share(ahead.drawn.size) * source.sampler.form.steps)
 
     def leave(self, begun: DrawnBatch) -> None:
         """Leave a batch for the next caller. Without the lock: the collector of garbage may be what stops a loader."""
@@ -269,7 +279,7 @@ class Sampling:
 
     def _sample_at_once(self, numpy: bool) -> Batch | None:
         """Return the next batch of single steps, if it takes so short that the lock can be held until all is done."""
-        reader, (_, sampler, size, limiter) = self._readers[0], self._sources[0]
+        reader, (_, sampler, limiter), (size,) = self._readers[0], self._sources[0], self._sizes()
         with reader.lock:
             self._check()
             self._look_again()

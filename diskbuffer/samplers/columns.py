@@ -42,11 +42,15 @@ class Segments(Protocol):
 
 
 class Tags(Protocol):
-    """The tags of a buffer's steps."""
+    """The tags of a buffer's steps, and how far these lie apart."""
 
     @property
     def index(self) -> Index:
         """The index of the steps."""
+
+    @property
+    def fps(self) -> float | None:
+        """Steps a second, where that is known."""
 
     def has_tag(self, tag: str, drawn: Draw, /) -> npt.NDArray[np.bool_]:
         """Return which of some steps lie in an episode with a tag."""

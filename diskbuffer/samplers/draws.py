@@ -29,6 +29,13 @@ class Draw(NamedTuple):
     ends: Int64
     notes: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
 
+    @classmethod
+    def of_nothing(cls, form: Form) -> Draw:
+        """Return the draw of no sample."""
+        notes = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in form.notes.items()}
+        none = np.empty(0, np.int64)
+        return cls(none, none, none, none, notes)
+
     @property
     def size(self) -> int:
         """How many steps were drawn."""

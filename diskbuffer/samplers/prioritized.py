@@ -29,6 +29,7 @@ from diskbuffer.samplers.population import how_to_have_longer_episodes
 from diskbuffer.samplers.sampler import Sampler
 from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
+from diskbuffer.samplers.windows import Windows
 from diskbuffer.schema.schema import Column
 
 _OF_A_BUFFER = ("_tree", "_seen", "_lows", "_floors", "_met", "_next", "_slots", "_where", "_views", "_bases")
@@ -66,6 +67,9 @@ class Prioritized(Sampler):
         As in `Slices`.
     eta : float
         A sequence's priority is eta times the largest of its steps', and 1 - eta times their mean.
+    windows : Windows, optional
+        What is delivered around each step that is drawn: one with `padding`, as every step may be drawn, and without a choice of
+        episodes. Not with `n_step` or `length`.
     column : str
         Where priorities are kept.
 
@@ -102,6 +106,7 @@ class Prioritized(Sampler):
         period: int | None = None,
         burn_in: int = 0,
         eta: float = 0.9,
+        windows: Windows | None = None,
         column: str = "priority",
     ) -> None:
         super().__init__(seed)
@@ -114,7 +119,12 @@ class Prioritized(Sampler):
             raise InputError("period= and burn_in= are for sequences; give length=, too")
         if length is not None and n_step != 1:
             raise InputError("n_step is for single steps, and length for sequences; give one of them")
-        self.form = n_step_form(n_step, gamma)
+        if windows is not None and (n_step != 1 or length is not None):
+            raise InputError("windows= is for single steps: leave out n_step= and length=")
+        if windows is not None and not (isinstance(windows, Windows) and windows.draws_every_step):
+            raise InputError(f"windows must be Windows with padding=, and of all episodes, found {windows!r}")
+        self.form = n_step_form(n_step, gamma) if windows is None else windows.form
+        self._windows = windows
         self._length, self._period, self._burn_in = 1, 1, 0
         if length is not None:
             self._length = integer("length", length)
@@ -133,6 +143,9 @@ class Prioritized(Sampler):
                 raise InputError("this Prioritized sampler belongs to another buffer; make one for each")
             self._segments.check()  # a draw writes the priorities of what is new
             return
+        if self._windows is not None:
+            self._windows.attach(index, column)
+            self.form = self._windows.form
         self._segments = column(self.column, Column((), "float32", on_request=True))
         table = index.table
         self._tree = SumTree(0)
@@ -168,7 +181,7 @@ class Prioritized(Sampler):
         sampling.draw_rows(tree.nodes, tree.size, index.table, self._where, index.segment_rows, random, located, ratios)
         streams, positions, starts, ends = located
         notes = {"weights": sampling.power(ratios, self.beta).astype(np.float32)}
-        if self._burn_in:
+        if "_firsts" in self.form.notes:
             notes["_firsts"] = np.maximum(starts, index.table[streams, FLOOR])
         return Draw(streams, positions, starts, ends, notes)
 

@@ -147,13 +147,16 @@ class Sampler(ABC):
 
     # What the reader and the loader call, under the store's lock
 
+    @property
+    def oldest_left(self) -> Ahead | None:
+        """The oldest batch that was drawn ahead and left, if there is one."""
+        return next((ahead for ahead in self._ahead if not ahead.loading), None) if self._ahead else None
+
     def left(self, size: int) -> Ahead | None:
-        """Return the oldest batch that was drawn ahead and left, if there is one."""
-        for ahead in [ahead for ahead in self._ahead if not ahead.loading] if self._ahead else ():
-            if ahead.drawn.size == size:
-                return ahead
+        """Return the oldest batch of such a size that was drawn ahead and left, if there is one; others are never delivered."""
+        while (ahead := self.oldest_left) is not None and ahead.drawn.size != size:
             self.deliver(ahead)  # that is, nobody will see it
-        return None
+        return ahead
 
     def next(self, index: Index, size: int) -> Ahead:
         """Draw the next batch; `keep` it once it is certain."""

@@ -11,14 +11,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from diskbuffer.arguments.inputs import integers
+from diskbuffer.arguments.inputs import as_array, integers, truth
 from diskbuffer.arguments.integers import integer, shown
 from diskbuffer.errors import InputError
+from diskbuffer.index.index import Index
+from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.draws import Offsets
-from diskbuffer.samplers.population import population_of
+from diskbuffer.samplers.population import Everything, population_of
 from diskbuffer.samplers.starts import Starts
 
 _MOST = 2**31  # steps before or after
+_TOLERANCE = 1e-4  # seconds, which an offset may be from a step, as LeRobot has it
 
 
 class Windows(Starts):
@@ -29,7 +32,7 @@ class Windows(Starts):
 
     Parameters
     ----------
-    columns : dict of str to sequence of int
+    columns : dict of str to sequence of int, or of float
         Of each column that is wanted, such as ``"obs/camera"`` or ``"action"``, which rows: offsets from the drawn step, in
         ascending order.
     seed : int, optional
@@ -40,6 +43,9 @@ class Windows(Starts):
         the episode are not drawn, and there is no mask. Observations have one more row in an episode than actions: the final one.
     stride : int
         Steps from one offset to the next: all offsets are multiplied by it.
+    seconds : bool
+        Whether offsets are seconds, as LeRobot's ``delta_timestamps``. The buffer must have been made with ``metadata={"fps":
+        30}``, its steps a second, as imported ones are; each offset must lie within 0.1 ms of a step.
     replace : bool
         As in `Slices`.
     episodes, max_age, age_column, without
@@ -48,7 +54,8 @@ class Windows(Starts):
     Raises
     ------
     InputError
-        An offset is no integer, or they do not ascend. When drawing: the buffer has no such column.
+        An offset is no integer, or they do not ascend. When drawing: the buffer has no such column, or nothing tells how many
+        steps a second it has.
     EmptyBufferError
         When drawing, where no episode has enough steps.
 
@@ -72,11 +79,12 @@ class Windows(Starts):
 
     def __init__(
         self,
-        columns: Mapping[str, Iterable[int]],
+        columns: Mapping[str, Iterable[float]],
         seed: int | None = None,
         *,
         padding: Literal["edge", "zeros"] | None = None,
         stride: int = 1,
+        seconds: bool = False,
         replace: bool = True,
         episodes: Any = None,
         max_age: float | None = None,
@@ -88,14 +96,55 @@ class Windows(Starts):
             raise InputError(f"columns must be a dict of offsets, such as {example}, found {shown(columns)}")
         if padding not in ("edge", "zeros", None):
             raise InputError(f"padding must be 'edge', 'zeros' or None, found {padding!r}")
-        stride = integer("stride", stride)
-        self.form = form = Offsets(tuple((path, _ascending(path, each, stride)) for path, each in columns.items()), padding)
-        population = population_of(episodes, max_age, age_column, without)
-        needed, before = (form.needed, form.before) if padding is None else (1, 0)
-        super().__init__(seed, population, needed, before, replace=replace)
+        self._seconds = columns if truth("seconds", seconds) else None
+        self._stride, self._padding = integer("stride", stride), padding
+        super().__init__(seed, population_of(episodes, max_age, age_column, without), 1, replace=replace)
+        self._take(_in_steps(columns, 1e6) if seconds else columns)  # until the buffer tells how many steps a second are
+
+    @property
+    def draws_every_step(self) -> bool:
+        """Whether no step is left out."""
+        return self._padding is not None and type(self._population) is Everything
+
+    def _take(self, columns: Mapping[str, Iterable[float]]) -> None:
+        """Draw windows with these offsets, in steps."""
+        self.form = form = Offsets(
+            tuple((path, _ascending(path, each, self._stride)) for path, each in columns.items()), self._padding
+        )
+        if self._padding is None:
+            self._needed, self._before = form.needed, form.before
+
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Meet the buffer that is to be drawn from."""
+        super().attach(index, column)
+        if self._seconds is not None:
+            fps = column("tag", None).fps
+            if fps is None:
+                raise InputError(
+                    "seconds=True: nothing tells how many steps a second the buffer has: make it with "
+                    'metadata={"fps": 30}, or give offsets in steps'
+                )
+            self._take(_in_steps(self._seconds, fps, _TOLERANCE))
 
 
-def _ascending(path: str, offsets: Iterable[int], stride: int) -> tuple[int, ...]:
+def _in_steps(columns: Mapping[str, Iterable[float]], fps: float, tolerance: float = np.inf) -> dict[str, list[int]]:
+    """Return offsets in steps; an InputError where one lies too far from a step, in seconds, as LeRobot's data sets have it."""
+    found = {}
+    for path, offsets in columns.items():
+        what = f"the offsets of {path!r}"
+        seconds = as_array(what, list(offsets) if isinstance(offsets, Iterable) else offsets)
+        if seconds.ndim != 1 or seconds.dtype.kind not in "iuf" or not (np.abs(seconds) < _MOST / fps).all():
+            raise InputError(f"{what}: expected seconds, such as (-0.1, 0.0), found {shown(offsets)}")
+        steps = np.round(seconds * fps)
+        if (np.abs(steps / fps - seconds) > tolerance).any():
+            raise InputError(
+                f"{what}: with {fps:g} steps a second, none lies within {tolerance:g} s of each of {seconds.tolist()}"
+            )
+        found[path] = steps.astype(np.int64).tolist()
+    return found
+
+
+def _ascending(path: str, offsets: Iterable[float], stride: int) -> tuple[int, ...]:
     """Return offsets of a column, in steps; an InputError where they are none, or do not ascend."""
     what = f"the offsets of {path!r}"
     each = integers(what, list(offsets) if isinstance(offsets, range | tuple) else offsets)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import diskbuffer as db
-from diskbuffer.adapters.pytorch import BatchDataset, StepDataset, as_numpy
+from diskbuffer.adapters.pytorch import BatchDataset, StepDataset
 from tests.support.experience import Experience, Feeder
 
 
@@ -43,6 +41,19 @@ def test_a_data_loader_gets_so_many_batches(workers: int, made: tuple[Any, Path]
         world.check_batch(batch)
     drawn = [tuple(batch["steps"].tolist()) for batch in found]
     assert len(set(drawn)) == 7
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_gets_windows_of_some_columns(workers: int, made: tuple[Any, Path]) -> None:
+    _, path = made
+    windows = db.Windows({"obs": (-1, 0), "action": range(3), "reward": (0,)}, 3, padding="edge")
+    dataset = BatchDataset(path, 16, windows, columns=["action", "reward"], batches=5)
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        for batch in DataLoader(dataset, batch_size=None, **forked(workers)):
+            assert batch.keys() == {"action", "reward", "mask", "steps"}
+            expected = buffer.at(batch["steps"], columns=["action"])["action"]
+            assert (batch["action"][:, 0] == expected).all()
+            assert batch["mask"]["action"][:, 0].all()
 
 
 def test_an_open_buffer_is_used_itself_and_its_draws_go_on(made: tuple[Any, Path]) -> None:
@@ -145,33 +156,6 @@ def test_without_workers_what_came_since_is_seen(tmp_path: Path) -> None:
         feed.add(100)
         assert max(map(max, names_of(dataset))) > 60
         assert max(map(max, names_of(stays))) < 31
-
-
-def test_batches_as_numpy_share_their_memory(made: tuple[Any, Path]) -> None:
-    _, path = made
-    with db.ReplayBuffer(path, mode="r") as buffer:
-        batch = buffer.sample(4)
-        arrays = as_numpy(batch)
-        assert arrays["obs"].shape == tuple(batch["obs"].shape)
-        assert np.shares_memory(arrays["reward"], batch["reward"].numpy())
-
-
-IN_JAX = """
-import sys
-import jax, numpy as np
-import diskbuffer as db
-
-with db.ReplayBuffer(sys.argv[1], mode="r") as buffer:
-    batch = buffer.sample(4)
-    found = jax.dlpack.from_dlpack(batch["obs"].contiguous())
-    np.testing.assert_array_equal(np.asarray(found), batch["obs"].numpy())
-"""
-
-
-@pytest.mark.nightly
-def test_jax_takes_batches_through_dlpack(made: tuple[Any, Path]) -> None:
-    """In a process of its own: JAX objects to every fork of a process that has imported it, and other tests fork."""
-    subprocess.run([sys.executable, "-c", IN_JAX, str(made[1])], check=True)
 
 
 # Steps by number

@@ -165,7 +165,7 @@ def test_a_data_set_of_lerobot_is_read_as_lerobot_reads_it(golden: Path, tmp_pat
     assert_as_lerobot_reads(found, dict(np.load(golden / "expected.npz")))
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         assert buffer.metadata is not None
-        assert buffer.metadata["lerobot"]["fps"] == 10
+        assert buffer.metadata["fps"] == 10
         assert buffer.metadata["lerobot"]["names"]["action"] == ["left", "right"]
 
 
@@ -225,7 +225,7 @@ def test_done_within_an_episode_is_a_column_or_an_error(data_set: Path, tmp_path
 
 
 def test_a_rate_that_is_no_whole_number_is_a_named_loss(tmp_path: Path) -> None:
-    store = made.store_of(tmp_path / "store", made.some(2), metadata={"lerobot": {"fps": 29.97}})
+    store = made.store_of(tmp_path / "store", made.some(2), metadata={"fps": 29.97})
     with pytest.raises(db.errors.LossError, match=r"fps: 29.97 frames a second.*would be 30"):
         export("lerobot", store, tmp_path / "out", allow_loss=["final_obs"], progress=False)
     export("lerobot", store, tmp_path / "out", allow_loss=["final_obs", "fps"], progress=False)

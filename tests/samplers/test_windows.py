@@ -226,6 +226,51 @@ def test_windows_resume_and_are_shared_out_and_mixed(buffer: db.ReplayBuffer) ->
         db.Mixture([(buffer, 1, window(4)), (buffer, 1, db.Windows(offsets, padding="zeros"))])
 
 
+def test_windows_in_seconds_are_those_in_steps(tmp_path: Path) -> None:
+    made = {}
+    for name, metadata in (("ten", {"fps": 10}), ("thirty", {"fps": 29.97}), ("none", {}), ("bad", {"fps": "30"})):
+        made[name] = db.ReplayBuffer(tmp_path / name, columns=COLUMNS, metadata=metadata or None, seed=0)
+        rows = {path: np.stack([row(path, 1, t) for t in range(41)]) for path in COLUMNS}
+        steps: dict[str, Any] = {column: rows[column][:-1] for column in ("key", "flag")}
+        obs = {"camera": rows["obs/camera"], "state": rows["obs/state"]}
+        made[name].extend(obs, rows["action"][:-1], np.zeros(40), **steps)
+    in_seconds: dict[str, Any] = {"obs/state": [-0.1, 0.0], "key": [n / 10 for n in range(5)]}
+    in_steps: dict[str, Any] = {"obs/state": (-1, 0), "key": range(5)}
+    found = made["ten"].sample(32, db.Windows(in_seconds, 1, seconds=True))
+    for path, values in flatten(made["ten"].sample(32, db.Windows(in_steps, 1))).items():
+        np.testing.assert_array_equal(flatten(found)[path], values)
+    keys = made["thirty"].sample(8, db.Windows({"key": [0.0, 1 / 29.97, 10 / 29.97]}, 1, seconds=True))["key"]
+    assert (keys - keys[:, :1]).tolist() == [[0, 1, 10]] * 8
+    with pytest.raises(db.InputError, match=r"with 29.97 steps a second, none lies within 0.0001 s of each of \[0.0, 0.1\]"):
+        made["thirty"].sample(8, db.Windows({"key": [0.0, 0.1]}, 1, seconds=True))
+    for name in ("none", "bad"):
+        with pytest.raises(db.InputError, match="nothing tells how many steps a second the buffer has"):
+            made[name].sample(8, db.Windows(in_seconds, 1, seconds=True))
+    with pytest.raises(db.InputError, match="the offsets of 'key': expected seconds"):
+        db.Windows({"key": ["now"]}, seconds=True)  # type: ignore[list-item]
+    for buffer in made.values():
+        buffer.close()
+
+
+def test_windows_are_drawn_by_priority(buffer: db.ReplayBuffer) -> None:
+    windows = db.Windows({"obs/state": (-1, 0), "key": range(-2, 3)}, padding="zeros")
+    sampler = db.Prioritized(alpha=1.0, seed=0, windows=windows)
+    steps = buffer.sample(64, sampler)["steps"]
+    sampler.update(steps, np.where(steps == steps[0], 1e6, 0))
+    batch = buffer.sample(16, sampler, numpy=True)
+    assert set(batch["steps"].tolist()) == {int(steps[0])}
+    assert set(flatten(batch)) == {"obs/state", "key", "mask/obs/state", "mask/key", "steps", "weights"}
+    key = int(buffer.at(steps[:1], columns=["key"])["key"][0])
+    assert (batch["key"][:, 2] == key).all()
+    assert ((batch["key"] == key + np.arange(-2, 3)) | ~batch["mask"]["key"]).all()
+    for how in ({"n_step": 2}, {"length": 4}):
+        with pytest.raises(db.InputError, match="windows= is for single steps"):
+            db.Prioritized(windows=windows, **how)  # type: ignore[arg-type]
+    for other in (db.Windows({"key": (0,)}), db.Windows({"key": (0,)}, padding="edge", max_age=5), db.Slices(3)):
+        with pytest.raises(db.InputError, match="windows must be Windows with padding="):
+            db.Prioritized(windows=other)  # type: ignore[arg-type]
+
+
 def test_windows_of_some_episodes(buffer: db.ReplayBuffer) -> None:
     buffer.episodes[:1].set_tag("short")
     long = buffer.episodes[buffer.episodes.length == 60]

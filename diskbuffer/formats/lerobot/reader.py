@@ -68,7 +68,7 @@ class LeRobotSource:
             info.steps,
             final=False,
             environment=own.get("environment"),
-            metadata=own.get("metadata") if own else {"lerobot": _facts(info)},
+            metadata=own.get("metadata") if own else {"fps": info.fps, "lerobot": _facts(info)},
             n_envs=self._n_envs,
             frame_stack=_within(own, "frame_stack", 1, 1000),
             padding=str(own.get("padding", "first")),
@@ -146,6 +146,6 @@ def _losses(info: Info, strings: list[str], episodes: Episodes) -> dict[str, str
 def _facts(info: Info) -> dict[str, Any]:
     """Return what there is to know of a data set of others, for the store's metadata: a writer takes it from there."""
     names = {name: feature["names"] for name, feature in info.features.items() if feature.get("names") is not None}
-    facts = {"fps": info.fps, "robot_type": info.robot}
+    facts = {"robot_type": info.robot}
     full = {**facts, "names": names}
     return full if is_sane({"lerobot": full}) and len(json.dumps(full)) < 32 * 1024 else facts

@@ -39,7 +39,7 @@ _FLAGS = tuple(Feature(name, "", Column((), "bool"), "bool", (1,)) for name in (
 def losses(contents: Contents, fps: int | None = None, **_: Any) -> Mapping[str, str]:
     """Return what a data set of LeRobot cannot hold."""
     lost = {}
-    known = _facts(contents).get("fps")
+    known = (contents.metadata or {}).get("fps")
     if fps is None and isinstance(known, float) and not known.is_integer():
         lost["fps"] = f"{known} frames a second: the number is whole there, and would be {_fps(known, chosen=False)}"
     if contents.final:
@@ -97,7 +97,7 @@ class LeRobotWriter:
         chunks_size = integer("chunks_size", chunks_size)
         facts = _facts(contents)
         self._root, self._contents, self._chunks_size = path, contents, chunks_size
-        self._fps = _fps(facts.get("fps") if fps is None else fps, chosen=fps is not None)
+        self._fps = _fps((contents.metadata or {}).get("fps") if fps is None else fps, chosen=fps is not None)
         self._robot = facts.get("robot_type") if robot_type is None else robot_type
         self._names = facts["names"] if isinstance(facts.get("names"), dict) else {}
         self._sizes = {"data_files_size_in_mb": data_files_size_in_mb, "video_files_size_in_mb": video_files_size_in_mb}
