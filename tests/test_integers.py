@@ -96,6 +96,8 @@ CASES: dict[str, tuple[int, Call]] = {
     "Slices(length)": (2, _drawn(lambda v: db.Slices(v))),
     "Slices(seed)": (2, _drawn(lambda v: db.Slices(2, v))),
     "Slices(burn_in)": (2, _drawn(lambda v: db.Slices(2, burn_in=v))),
+    "Windows(seed)": (2, _drawn(lambda v: db.Windows({"action": (0, 1)}, v))),
+    "Windows(stride)": (2, _drawn(lambda v: db.Windows({"action": (0, 1)}, stride=v))),
     "Uniform(seed)": (2, _drawn(lambda v: db.Uniform(v))),
     "Uniform(n_step)": (2, _drawn(lambda v: db.Uniform(n_step=v))),
     "Uniform(newest)": (2, _drawn(lambda v: db.Uniform(newest=v))),
@@ -115,6 +117,7 @@ ARRAYS: dict[str, tuple[int, Call]] = {
     "Episodes.remaining(steps)": (0, lambda b, v: b.episodes.remaining([v])),
     "Columns.write(steps)": (0, lambda b, v: b.columns.write("w", [v], [0.0])),
     "Uniform(max_age)": (2, _drawn(lambda v: db.Uniform(max_age=v))),
+    "Windows(max_age)": (4, _drawn(lambda v: db.Windows({"action": (0, 1)}, max_age=v))),
     "Slices(max_age)": (4, _drawn(lambda v: db.Slices(2, max_age=v))),
 }
 _INTERNAL = {"draw", "generator", "left", "next", "seed_again", "result", "samples"}  # of samplers and transforms
