@@ -684,11 +684,12 @@ class ReplayBuffer:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         sampler = self._drawing.sampler(sampler, "loader", ranks)
         size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
-        wanted, paths = Wanted.of(device, transform, numpy), self._columns_to_read(columns, sampler.form)
+        wanted, paths = Wanted.of(device, transform, numpy), column_paths(columns)
 
         def source() -> Sampling:
             return self._drawing.sampling(sampler, size, paths, ranks, every)
 
+        source()  # which raises now what would be wrong in the loop
         return Loader(source, wanted, ahead, self._threads(threads), transform_threads)
 
     def batches(
@@ -751,7 +752,10 @@ class ReplayBuffer:
         samples = EVERY_STEP if sampler is None else self._drawing.sampler(sampler, "sample").samples()
         named = None if steps is None else step_ids(steps)
 
-        slicing = Slicing(size, merge_last, ranks, self._columns_to_read(columns, samples.form))
+        paths = samples.form.chosen(column_paths(columns))
+        with self._reader.lock:
+            self._reader.select(paths)  # which raises now what would be wrong in the loop
+        slicing = Slicing(size, merge_last, ranks, paths)
 
         def source(state: Mapping[str, Any] | None) -> Pass | Listed:
             if named is not None:
@@ -760,13 +764,6 @@ class ReplayBuffer:
             return Pass(self._reader, slicing, shuffle, entropy, self._access.check_open, state, samples=samples)
 
         return Batches(source, wanted, ahead, self._threads(threads), transform_threads)
-
-    def _columns_to_read(self, columns: Sequence[str] | None, form: Form) -> tuple[str, ...] | None:
-        """Return the columns that alone are to be read, None for those that batches have by default."""
-        paths = form.chosen(column_paths(columns))
-        with self._reader.lock:
-            self._reader.select(paths)  # which raises now what would be wrong in the loop
-        return paths
 
     def _threads(self, threads: int | None) -> int:
         return max(1, self._reader.gatherer.threads - 1) if threads is None else integer("threads", threads)

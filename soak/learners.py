@@ -413,9 +413,13 @@ class Schedule:
     def _learn(self) -> db.ReplayBuffer:
         if self._learner is None:
             self.log.append("the learner opens")
-            self._learner, self._sampler = db.ReplayBuffer(self._root, mode="r", threads=1, seed=0), None
-            self._loop = iter(self._learner.loader(8, threads=1, prefetch=2, refresh_every=0))
+            self._sampler = None
+            self._be_learner(db.ReplayBuffer(self._root, mode="r", threads=1, seed=0))
+            assert self._learner is not None
         return self._learner
+
+    def _be_learner(self, buffer: db.ReplayBuffer) -> None:
+        self._learner, self._loop = buffer, iter(buffer.loader(8, threads=1, prefetch=2, refresh_every=0))
 
     def _some(self) -> list[int]:
         """Return the names of some steps that the learner sees."""
@@ -573,7 +577,12 @@ class Schedule:
         if not len(learner):
             return
         self.log.append("the learner takes batches")
-        for batch in itertools.islice(self._loop, 3):
+        try:
+            batches = [*itertools.islice(self._loop, 3)]
+        except db.errors.EmptyBufferError:  # it was cleared since, which ends the loop
+            self._be_learner(learner)
+            return
+        for batch in batches:
             for name, action in zip(batch["steps"].tolist(), batch["action"].tolist(), strict=True):
                 self.model.name(name, action)
             self.counts["loaded"] += 1
@@ -600,8 +609,8 @@ class Schedule:
         if self._reader is not None and not self._nested:
             self.log.append("the reader is the learner from now on")
             self._end_learner()
-            self._learner, self._reader = self._reader, None
-            self._loop = iter(self._learner.loader(8, threads=1, prefetch=2, refresh_every=0))
+            self._be_learner(self._reader)
+            self._reader = None
 
     def _remove(self) -> None:
         learner = self._learn()

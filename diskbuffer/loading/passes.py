@@ -195,8 +195,7 @@ class Pass(_InOrder):
             taken, behind = self._epochs.take(index, self._next.position, size, self._seed, valid)
             return self._samples.drawn(index, np.stack([self._slicing.ranks.own_of(row) for row in taken]))
 
-        form = self._samples.form
-        planned = self._reader.plan(draw, form, take, form.chosen(self._slicing.paths))
+        planned = self._reader.plan(draw, self._samples.form, take, self._slicing.paths)
         return planned, Reached(behind, self._next.left - taken.shape[1])
 
     def state_dict(self) -> dict[str, Any]:

@@ -188,10 +188,6 @@ class Offsets(Form):
                 raise InputError(f"columns: the windows have no {path!r}; they have {', '.join(own)}")
         return own if paths is None else paths
 
-    def lasts(self, path: str, drawn: Draw) -> Int64:
-        """Return the last row of each sample's episode in which a column has a value."""
-        return drawn.ends if is_observation(path) else drawn.ends - 1
-
     def first_step(self, drawn: Draw) -> Int64:
         """Return the first row that is read."""
         return np.asarray(np.maximum(drawn.notes["_firsts"], drawn.positions - self.before))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,10 @@ from diskbuffer.reading.batches import pool
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.devices import DeviceDelivery
 from diskbuffer.reading.wanted import Wanted
-from tests.support.experience import Experience, Feeder
+from diskbuffer.schema.nested import flatten
+from tests.support.experience import SAMPLERS, Experience, Feeder
 
 CPU = torch.device("cpu")
-SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
-    "steps": lambda: db.Uniform(3),
-    "n-step": lambda: db.Uniform(3, n_step=3),
-    "sequences": lambda: db.Slices(5, seed=3, strict=False, burn_in=2),
-    "crossing": lambda: db.Slices(5, seed=3, crossing=True),
-    "prioritized": lambda: db.Prioritized(3),
-}
 
 
 class SentAhead(DeviceDelivery):
@@ -66,14 +60,14 @@ def test_a_batch_is_one_copy_and_its_memory_is_used_again(
     monkeypatch.setattr(pool, "allocate", counted)
     delivery = SentAhead(ArraysPool(), None, CPU)
     source = buffer._drawing.source(sampler, 7)
-    for batch in expected:
+    for batch in map(flatten, expected):
         begun = source.begin(delivery.take)
         assert begun.planned is not None
         sent = delivery.send(begun.planned.gather())
         source.deliver(begun)
         assert len(sent.copies) == 1
         assert sent.copies[0].nbytes <= sum(values.nbytes for values in batch.values()) + 64 * len(batch)
-        found = delivery.deliver(sent)
+        found = flatten(delivery.deliver(sent))
         assert found.keys() == batch.keys()
         for column, values in batch.items():
             assert torch.equal(found[column], values), column

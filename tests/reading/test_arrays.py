@@ -14,31 +14,21 @@ import pytest
 import torch
 
 import diskbuffer as db
-from tests.support.experience import Experience, Feeder
-
-SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
-    "steps": lambda: db.Uniform(3),
-    "n-step": lambda: db.Uniform(3, n_step=3),
-    "sequences": lambda: db.Slices(5, seed=3),
-    "padded": lambda: db.Slices(5, seed=3, strict=False, burn_in=2),
-    "crossing": lambda: db.Slices(5, seed=3, crossing=True),
-    "prioritized": lambda: db.Prioritized(seed=3),
-}
+from diskbuffer.schema.nested import flatten
+from tests.support.experience import SAMPLERS, Experience, Feeder
 
 
 def as_arrays(batch: dict[str, Any]) -> dict[str, Any]:
-    return {name: as_arrays(value) if isinstance(value, dict) else value.numpy().copy() for name, value in batch.items()}
+    return {path: value.numpy().copy() for path, value in flatten(batch).items()}
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = flatten(found)
     assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        if isinstance(value, dict):
-            assert_same(found[name], value)
-        else:
-            assert type(found[name]) is np.ndarray
-            assert found[name].dtype == value.dtype
-            np.testing.assert_array_equal(found[name], value)
+    for path, value in expected.items():
+        assert type(found[path]) is np.ndarray
+        assert found[path].dtype == value.dtype
+        np.testing.assert_array_equal(found[path], value)
 
 
 def taken(batches: Any, n: int, convert: Callable[[Any], Any]) -> list[Any]:
@@ -58,10 +48,10 @@ def test_arrays_are_what_tensors_would_be(name: str, stack: int, shape: tuple[in
         sampler.load_state_dict(state)
         found = [buffer.sample(n, sampler, numpy=True) for n in (1, 9, 9)]  # held, while others are read
         loop = iter(buffer.loader(9, sampler, numpy=True))
-        found += [{name: value[...] for name, value in next(loop).items()} for _ in range(6)]
+        found += [{path: value[...] for path, value in flatten(next(loop)).items()} for _ in range(6)]
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
-        assert all(value.flags.writeable for value in found[1].values())
+        assert all(value.flags.writeable for value in flatten(found[1]).values())
         part = next(loop)["obs"][..., :1]  # one view of a view, and nothing else is held
         before = part.copy()
         for _ in range(12):

@@ -28,6 +28,14 @@ def row(path: str, episode: int, t: int) -> Any:
     return np.broadcast_to(np.array(value, column.dtype), column.shape)
 
 
+def extend(buffer: db.ReplayBuffer, episode: int, ends: np.ndarray[Any, Any], **how: Any) -> None:
+    """Add an episode of as many steps as there are flags."""
+    rows = {path: np.stack([row(path, episode, t) for t in range(len(ends) + 1)]) for path in COLUMNS}
+    obs = {path[4:]: values for path, values in rows.items() if path.startswith("obs/")}
+    steps: dict[str, Any] = {name: rows[name][:-1] for name in ("key", "flag")}
+    buffer.extend(obs, rows["action"][:-1], np.zeros(len(ends)), terminated=ends, **steps, **how)
+
+
 class World:
     """Writers, and what they have added: episode `n` has the rows that `row` tells."""
 
@@ -54,14 +62,9 @@ class World:
         """Add an episode, whole or so far, to some environment."""
         buffer = self._buffers[int(self._rng.integers(len(self._buffers)))]
         length, episode = int(self._rng.choice(LENGTHS)), next(self._episodes)
-        rows = {path: np.stack([row(path, episode, t) for t in range(length + 1)]) for path in COLUMNS}
-        obs = {path[4:]: values for path, values in rows.items() if path.startswith("obs/")}
         ends = np.zeros(length, bool)
         ends[-1] = self._rng.random() < 0.8
-        steps = {"key": rows["key"][:-1], "flag": rows["flag"][:-1]}
-        buffer.extend(
-            obs, rows["action"][:-1], np.zeros(length), terminated=ends, env=int(self._rng.integers(self._envs)), **steps
-        )
+        extend(buffer, episode, ends, env=int(self._rng.integers(self._envs)))
 
     def close(self) -> None:
         for buffer in (self.buffer, *self._buffers):
@@ -160,10 +163,7 @@ def test_windows_are_those_of_a_model(any_seed: int, amount: Callable[[int, int]
 def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
     with db.ReplayBuffer(tmp_path / "plain", columns=COLUMNS, seed=0) as buffer:
         for episode, length in enumerate((3, 30, 60), 1):
-            rows = {path: np.stack([row(path, episode, t) for t in range(length + 1)]) for path in COLUMNS}
-            obs = {path[4:]: values for path, values in rows.items() if path.startswith("obs/")}
-            steps: dict[str, Any] = {name: rows[name][:-1] for name in ("key", "flag")}
-            buffer.extend(obs, rows["action"][:-1], np.zeros(length), terminated=np.arange(length) == length - 1, **steps)
+            extend(buffer, episode, np.arange(length) == length - 1)
         yield buffer
 
 
@@ -230,10 +230,7 @@ def test_windows_in_seconds_are_those_in_steps(tmp_path: Path) -> None:
     made = {}
     for name, metadata in (("ten", {"fps": 10}), ("thirty", {"fps": 29.97}), ("none", {}), ("bad", {"fps": "30"})):
         made[name] = db.ReplayBuffer(tmp_path / name, columns=COLUMNS, metadata=metadata or None, seed=0)
-        rows = {path: np.stack([row(path, 1, t) for t in range(41)]) for path in COLUMNS}
-        steps: dict[str, Any] = {column: rows[column][:-1] for column in ("key", "flag")}
-        obs = {"camera": rows["obs/camera"], "state": rows["obs/state"]}
-        made[name].extend(obs, rows["action"][:-1], np.zeros(40), **steps)
+        extend(made[name], 1, np.zeros(40, bool))
     in_seconds: dict[str, Any] = {"obs/state": [-0.1, 0.0], "key": [n / 10 for n in range(5)]}
     in_steps: dict[str, Any] = {"obs/state": (-1, 0), "key": range(5)}
     found = made["ten"].sample(32, db.Windows(in_seconds, 1, seconds=True))

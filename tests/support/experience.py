@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,16 @@ import diskbuffer as db
 from diskbuffer.index.fields import ENDED
 
 Array = npt.NDArray[Any]
+# A sampler of each form of sample, the same in every run.
+SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
+    "steps": lambda: db.Uniform(3),
+    "n-step": lambda: db.Uniform(3, n_step=3),
+    "sequences": lambda: db.Slices(5, seed=3),
+    "padded": lambda: db.Slices(5, seed=3, strict=False, burn_in=2),
+    "crossing": lambda: db.Slices(5, seed=3, crossing=True),
+    "prioritized": lambda: db.Prioritized(seed=3),
+    "windows": lambda: db.Windows({"obs": (-3, 0, 1), "action": range(-1, 4)}, 3, padding="edge"),
+}
 
 
 class Experience:

@@ -64,8 +64,13 @@ class Arrays(ABC):
             self.block = Block(needed.taken + _NOTE_BYTES * request.size * request.form.steps)
         self.allocate(request.columns, self.block)
         self._named = self.name(self._names, self._delivered)
-        self._shared = [*leaves(self._named), *self._delivered]  # by those whom we gave tensors, or views
+        self._shared = self._memory()
         self._unused = self._references()
+
+    def _memory(self) -> list[npt.NDArray[Any]]:
+        """Return each array once that users may have a tensor or a view over."""
+        gathered = (array for memory in self.memories for array in memory.arrays)
+        return list({id(array): array for array in (*leaves(self._named), *self._delivered, *gathered)}.values())
 
     def _references(self) -> list[int]:
         return [*map(sys.getrefcount, self._shared)]

@@ -39,7 +39,6 @@ class RelabelledArrays(StepArrays):
         """Allocate steps, and a goal for each."""
         self._reward, self._form = self.request.form.reward, draws.Steps()
         super().allocate(columns.select(tuple(dict.fromkeys((*columns.paths, ACHIEVED, DESIRED)))), block)
-        self._read = self.name(self._names, self._delivered)
         self._names = list(columns.paths)
         del self._delivered[len(self._names) :]
         self.memories.append(Memory(columns.select((ACHIEVED,)), [(0, 1, True)], self._size))
@@ -64,7 +63,8 @@ class RelabelledArrays(StepArrays):
         steps["reward"][which] = stored[which]
 
     def _rewards(self) -> npt.NDArray[Any]:
-        reward = np.asarray(self._reward(views(self._read)))
+        steps = self.memories[0]
+        reward = np.asarray(self._reward(views(self.name(steps.paths, steps.arrays))))
         if reward.shape != (self._size,) or reward.dtype.kind not in "biuf":
             raise InputError(
                 f"the reward function must return a number for each step of the batch, shape ({self._size},), found "

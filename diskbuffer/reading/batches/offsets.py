@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,15 +19,13 @@ from diskbuffer.schema.schema import is_observation
 if TYPE_CHECKING:
     from diskbuffer.reading.gather.block import Block
 
-MASK = "mask/"
-
 
 class _Part(NamedTuple):
-    """Columns that are gathered together: along one run of rows, or, with `apart`, at these offsets, row by row."""
+    """Columns that are gathered together: one run of `rows`, from the offset `first` on; or `rows` at each offset of `apart`."""
 
     paths: tuple[str, ...]
-    first: int
     rows: int
+    first: int = 0
     apart: tuple[int, ...] = ()
 
 
@@ -42,12 +40,10 @@ class OffsetArrays(Arrays):
         self._reaches: dict[tuple[tuple[int, ...], bool], npt.NDArray[np.int64]] = {}  # from which offset on, until before which
         self.memories, self._finishes = [], Finishes()
         self._names, self._delivered, self._apart = list[str](), list[npt.NDArray[np.generic]](), set[str]()
-        masks = list[tuple[str, npt.NDArray[np.generic]]]()
         for part in _parts(form, columns.paths, stack):
             if part.apart:
                 self._apart.update(part.paths)
-                rows = stack if is_observation(part.paths[0]) else 1
-                extents = [(0, rows, rows == 1)] * len(part.paths)
+                extents = [(0, part.rows, part.rows == 1)] * len(part.paths)
                 memory = Memory(columns.select(part.paths), extents, size * len(part.apart), block)
             else:
                 extents = [(offsets[path][0] - part.first, len(offsets[path]), False) for path in part.paths]
@@ -62,27 +58,26 @@ class OffsetArrays(Arrays):
                 begin, end = self._reaches.setdefault(key, np.zeros((2, size), np.int64))
                 how = {"samples": size, "rows": len(offsets[path]), "begin": begin, "end": end}
                 mask = new_array((size, len(offsets[path])), np.dtype(np.bool_), block)
-                masks.append((MASK + path, mask))
+                self._names.append(f"mask/{path}")
+                self._delivered.append(mask)
                 self._finishes.add("mask", mask, **how)
                 if form.padding == "zeros" or not part.apart:  # what lies apart is the nearest row as it is
                     row_bytes = array.nbytes // max(1, size * len(offsets[path]))
                     self._finishes.add(form.padding, array, **how, row_bytes=row_bytes)
-        self._names += [name for name, _ in masks]
-        self._delivered += [mask for _, mask in masks]
 
     @staticmethod
     def windows(request: Request, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
-        form, stack, firsts, windows = request.form, request.frame_stack, drawn.notes["_firsts"], list[Windows]()
-        for part in _parts(form, request.columns.paths, stack):
+        firsts, windows = drawn.notes["_firsts"], list[Windows]()
+        for part in _parts(request.form, request.columns.paths, request.frame_stack):
             if not part.apart:
                 windows.append(Windows(drawn, -part.first, part.rows))
                 continue
-            n, rows = len(part.apart), stack if is_observation(part.paths[0]) else 1
+            n, lasts = len(part.apart), _lasts(drawn, is_observation(part.paths[0]))
             places = drawn.positions[:, None] + np.array(part.apart)
-            nearest = np.clip(places, firsts[:, None], form.lasts(part.paths[0], drawn)[:, None]).ravel()
+            nearest = np.clip(places, firsts[:, None], lasts[:, None]).ravel()
             each = Draw(np.repeat(drawn.streams, n), nearest, np.repeat(drawn.starts, n), np.repeat(drawn.ends, n))
-            windows.append(Windows(each, rows - 1, rows))
+            windows.append(Windows(each, part.rows - 1, part.rows))
         return windows
 
     def plan_finish(self, job: Job, drawn: Draw) -> None:
@@ -91,7 +86,7 @@ class OffsetArrays(Arrays):
             return
         firsts = drawn.notes["_firsts"] - drawn.positions
         for (offsets, of_observations), reach in self._reaches.items():
-            lasts = drawn.ends - drawn.positions - (not of_observations)
+            lasts = _lasts(drawn, of_observations) - drawn.positions
             reach[0], reach[1] = np.searchsorted(offsets, firsts), np.searchsorted(offsets, lasts, side="right")
         job.finish(self._finishes)
 
@@ -105,7 +100,12 @@ class OffsetArrays(Arrays):
         return batch
 
 
-@cache
+def _lasts(drawn: Draw, of_observations: bool) -> npt.NDArray[np.int64]:
+    """Return the last row of each sample's episode that has a value."""
+    return drawn.ends if of_observations else drawn.ends - 1
+
+
+@lru_cache
 def _parts(form: Offsets, paths: tuple[str, ...], stack: int) -> list[_Part]:
     """Return which columns are gathered together."""
     along, apart = list[str](), dict[tuple[tuple[int, ...], bool], list[str]]()
@@ -118,8 +118,8 @@ def _parts(form: Offsets, paths: tuple[str, ...], stack: int) -> list[_Part]:
             along.append(path)
         else:
             apart.setdefault((each, of_observation), []).append(path)
-    parts = [_Part(tuple(some), 0, 0, each) for (each, _), some in apart.items()]
+    parts = [_Part(tuple(some), stack if of else 1, apart=each) for (each, of), some in apart.items()]
     if along:
         first, last = min(offsets[path][0] for path in along), max(offsets[path][-1] for path in along)
-        parts.insert(0, _Part(tuple(along), first, last - first + 1))
+        parts.append(_Part(tuple(along), last - first + 1, first))
     return parts
