@@ -36,8 +36,8 @@ SAMPLERS: tuple[Callable[[], Any], ...] = (
 )
 ACTS = {"take": 12, "change": 4, "begin": 3, "close": 1, "drop": 1, "fork": 0.5, "interrupt": 2, "reopen": 0.2}  # how often
 LOOPS = 4  # at once
-ROUND = 10.0  # seconds of a case
-SETTLED = 0.4  # of its time, after which memory does not grow any more
+ROUND = 400  # acts of a case, some ten seconds
+SETTLED = 0.4  # of them, after which memory does not grow any more
 GROWTH = 48 * 2**20  # bytes, though, for the allocator
 
 
@@ -88,16 +88,16 @@ class Case:
         self._loops: list[Loop] = []
         self._storm = Storm()
 
-    def run(self, seconds: float) -> str:
-        """Do something at random for so long; return what is wrong with memory or threads, or nothing."""
+    def run(self, acts: int) -> str:
+        """Do something at random so often; return what is wrong with memory or threads, or nothing."""
         signal.signal(signal.SIGALRM, self._storm.strike)
-        begin, settled = time.monotonic(), 0
-        while (passed := time.monotonic() - begin) < seconds:
+        settled = 0
+        for act in range(acts):
+            if act == int(acts * SETTLED):
+                settled = _resident()
             name = self._rng.choices(list(ACTS), list(ACTS.values()))[0]
             getattr(self, f"_{name}")()
             self._world.done[name] += 1
-            if not settled and passed > seconds * SETTLED:
-                settled = _resident()
         grown = _resident() - settled
         self._close_all()
         return f"memory grew by {grown / 2**20:.0f} MB" if grown > GROWTH else _threads_left()
@@ -204,12 +204,12 @@ def _threads_left() -> str:
         time.sleep(0.01)
 
 
-def run(name: str, seed: int, seconds: float) -> tuple[str, dict[str, int]]:
+def run(name: str, seed: int, acts: int) -> tuple[str, dict[str, int]]:
     """Run a case with a kind of observation; return what was wrong, or nothing, and what was done."""
     with tempfile.TemporaryDirectory() as room:
         case = Case(Kind(name), Path(room) / "store", seed)
         try:
-            wrong = case.run(seconds)
+            wrong = case.run(acts)
         except Exception:  # noqa: BLE001  every one is counted
             wrong = traceback.format_exc(limit=-8)
         report = db.check(Path(room) / "store", progress=False)
@@ -219,6 +219,6 @@ def run(name: str, seed: int, seconds: float) -> tuple[str, dict[str, int]]:
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Run cases of all kinds, by turns, for five minutes, times `scale`."""
     names, numbers = itertools.cycle(KINDS), itertools.count(seed * 10_000)
-    runs: Iterator[tuple[object, ...]] = ((n, number, min(ROUND, 300 * scale)) for n, number in zip(names, numbers, strict=False))
+    runs: Iterator[tuple[object, ...]] = ((n, number, ROUND) for n, number in zip(names, numbers, strict=False))
     title = "cases of loops over loaders that are left, forked and interrupted"
-    return seeded(title, "soak.loops", runs, timeout=120, seconds=300 * scale)
+    return seeded(title, "soak.loops", runs, timeout=300, seconds=300 * scale)

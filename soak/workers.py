@@ -9,6 +9,7 @@ perhaps with counts.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -85,7 +86,7 @@ class Worker:
         try:
             answer = self._line(self._timeout)
         except TimeoutError:
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self._pid, signal.SIGABRT)  # so that it tells where its threads are
             self._line(60)
             answer = {"hung": round(time.monotonic() - begin, 1)}
         if "died" in answer or "hung" in answer:
@@ -137,6 +138,7 @@ def serve(module: Any, directory: Path) -> None:
         if pid == 0:
             try:
                 do = child_of(module, directory)
+                faulthandler.enable(file=2)
                 tell({"pid": os.getpid()})
                 _limit_memory()
                 for line in iter(sys.stdin.buffer.readline, b""):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from diskbuffer.errors import CorruptionError, InputError, LockedError, NotAStoreError, UnreachableError
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.formats.untrusted import refuse_links
-from diskbuffer.plugin import Reader, is_store, local_path, progress_bar, require, writers_of
+from diskbuffer.plugin import Reader, do_all, is_store, local_path, progress_bar, require, writers_of
 
 _SCHEME = "s3://"
 _GROUP = "zarr.json"  # that of the topmost directory makes a store of it
@@ -98,7 +97,7 @@ def download(url: str, new: str | os.PathLike[str], *, restart: bool, progress: 
     with Unfinished(target, restart=restart) as unfinished:  # no run goes on: the store there may be another by then
         with progress_bar(sum(sizes.values()), 0, progress, "B") as shown:
             for wave in _waves(sizes):
-                _each(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)
+                _copy_all(lambda name: directory.get(name, unfinished.place / name), wave, sizes, shown.update)
         if _sizes(_statuses(unfinished.place)) != sizes or directory.files() != remote:
             raise CorruptionError(f"{url} was replaced or removed while it was copied; copy it again once its upload is complete")
         unfinished.finish()
@@ -125,7 +124,7 @@ def upload(store: str | os.PathLike[str], url: str, *, progress: bool) -> str:
                 arrived = {name: size for name, (size, _) in directory.files().items()}
                 if arrived != {name: size for name, size in sizes.items() if name != _GROUP}:
                     raise CorruptionError(f"what is at {url} is not what was copied there; is somebody else copying there, too?")
-            _each(lambda name: directory.put(name, path / name), wave, sizes, shown.update)
+            _copy_all(lambda name: directory.put(name, path / name), wave, sizes, shown.update)
     return directory.url
 
 
@@ -135,17 +134,9 @@ def _waves(names: Iterable[str]) -> list[list[str]]:
     return [[name for name in names if name not in {*groups, _GROUP}], groups, [_GROUP]]
 
 
-def _each(copy: Callable[[str], None], names: Iterable[str], sizes: Mapping[str, int], report: Callable[[int], Any]) -> None:
+def _copy_all(copy: Callable[[str], None], names: Iterable[str], sizes: Mapping[str, int], report: Callable[[int], Any]) -> None:
     """Copy files, some at the same time; after an error none is begun any more."""
-    with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-copy") as pool:
-        waiting = {pool.submit(copy, name): name for name in names}
-        try:
-            for one in as_completed(waiting):
-                one.result()
-                report(sizes[waiting[one]])
-        finally:
-            for one in waiting:
-                one.cancel()
+    do_all(copy, names, _AT_ONCE, "diskbuffer-copy", lambda name: report(sizes[name]))
 
 
 def _refuse_open(path: Path) -> None:

@@ -25,6 +25,7 @@ from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery, Sent
 from diskbuffer.reading.wanted import Wanted
 from diskbuffer.runtime.signals import PutOff
+from diskbuffer.runtime.threads import result, submit
 
 if TYPE_CHECKING:
     from diskbuffer.reading.batch_reader import Planned
@@ -62,8 +63,9 @@ class Loader(Generic[B]):
         delivery = self._wanted.delivery(ArraysPool(kept=8), aside=True)
         source = self._source()
         source.wait()
-        run = _Run(source, delivery, self._prefetch, self._threads, self._transform_threads)
+        run = _Run(source, delivery, self._threads, self._transform_threads)
         try:
+            run.begin(self._prefetch)
             while True:
                 begin = time.perf_counter()
                 batch = run.take()
@@ -96,30 +98,27 @@ class _Ahead(Generic[B]):
 class _Run(Generic[B]):
     """The batches of one loop."""
 
-    def __init__(self, source: Source[B], delivery: Delivery, ahead: int, threads: int, transform_threads: int) -> None:
+    def __init__(self, source: Source[B], delivery: Delivery, threads: int, transform_threads: int) -> None:
         self._source, self._delivery, self._threads = source, delivery, threads
         self._ahead: deque[_Ahead[B]] = deque()  # in the order of their delivery
         self._ended, self._process = False, os.getpid()
         self._transform_threads = transform_threads
         self._senders = self._make_senders()
-        try:
-            for _ in range(ahead):
-                self._begin()
-        except BaseException:
-            self.stop()
-            raise
+
+    def begin(self, ahead: int) -> None:
+        """Begin so many batches."""
+        for _ in range(ahead):
+            self._begin()
 
     def _make_senders(self) -> ThreadPoolExecutor | None:
         return ThreadPoolExecutor(self._transform_threads, "diskbuffer-transform") if self._transform_threads else None
 
     def _resume_in_fork(self) -> None:
-        """In a fork, which has none of the threads: hand over anew what was not ready."""
+        """In a fork, which has none of the threads: hand over anew what was begun."""
         self._process, self._senders = os.getpid(), self._make_senders()
         for ahead in self._ahead:
-            if ahead.sent is not None and not ahead.sent.done():
-                ahead.sent = None
-            if ahead.sent is None:
-                self._hand_over(ahead)
+            ahead.sent = None
+            self._hand_over(ahead)
 
     def _begin(self) -> None:
         if self._ended:
@@ -138,7 +137,7 @@ class _Run(Generic[B]):
         planned.submit(self._threads)
         if self._senders is not None:
             with contextlib.suppress(RuntimeError):  # the interpreter ends, and has no new threads: its turn will come here
-                ahead.sent = self._senders.submit(lambda: self._delivery.send(planned.wait()))
+                ahead.sent = submit(self._senders, lambda: self._delivery.send(planned.wait()))
 
     def take(self) -> Batch | None:
         """Return the next batch, when it is there, or None after the last; raise what came in its place."""
@@ -164,7 +163,7 @@ class _Run(Generic[B]):
 
     def _sent(self, ahead: _Ahead[B]) -> Sent:
         """Return a batch whose turn has come, on its way: as it was begun, or another in its place."""
-        sent = ahead.sent.result() if ahead.sent is not None else None
+        sent = result(ahead.sent) if ahead.sent is not None else None
         arrays = ahead.planned.wait() if sent is None and ahead.planned is not None else None
         final = self._source.finalize(ahead.begun, self._delivery.take)
         if final is not ahead.begun:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
+from diskbuffer.runtime.threads import start
 
 if TYPE_CHECKING:
     from diskbuffer.limiting.limiter import Limiter
@@ -99,7 +100,7 @@ class Closing:
         if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():
             self._close_or_warn()
         else:  # garbage may be collected anywhere, also where what closing waits for waits for this thread
-            threading.Thread(target=self._close_or_warn, name="diskbuffer-close").start()
+            start(self._close_or_warn, name="diskbuffer-close", daemon=False)
 
     def _close_or_warn(self) -> None:
         try:

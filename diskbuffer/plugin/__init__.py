@@ -22,6 +22,7 @@ from diskbuffer.reader import Reader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
 from diskbuffer.runtime.packages import require
 from diskbuffer.runtime.progress import bar as progress_bar
+from diskbuffer.runtime.threads import do_all
 from diskbuffer.schema.endings import CUT_OFF, RUNNING
 from diskbuffer.schema.environment import describe as describe_spaces
 from diskbuffer.schema.environment import is_sane
@@ -91,6 +92,7 @@ __all__ = [
     "counted",
     "describe_spaces",
     "device_of",
+    "do_all",
     "either",
     "escape_key",
     "flatten",

@@ -13,6 +13,7 @@ from diskbuffer.errors import ClosedError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.recording.retention import Retention
+from diskbuffer.runtime.signals import Interruptible
 from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
@@ -212,7 +213,7 @@ class StreamLog:
         ClosedError
             The store is being closed by another thread, or was.
         """
-        with self._syncing:
+        with self._syncing, Interruptible():
             self._refuse_closed()
             self._sync()
 

@@ -1,9 +1,12 @@
-"""Ctrl-C after a given time."""
+"""Ctrl-C after a given time, or at a given instruction."""
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import Any
+
+from diskbuffer.runtime import signals
 
 
 class Storm:
@@ -23,3 +26,20 @@ class Storm:
     def strike(self, number: int, frame: FrameType | None) -> None:
         if self._armed:
             signal.raise_signal(signal.SIGINT)
+
+
+class Strike:
+    """Send a signal at one instruction of a file's code, by default the guard's, and count them."""
+
+    def __init__(self, at: int, number: int, file: str = signals.__file__) -> None:
+        self.at, self.number, self.file, self.instructions = at, number, file, 0
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != self.file:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.instructions += 1
+            if self.instructions == self.at:
+                signal.raise_signal(self.number)
+        return self.trace

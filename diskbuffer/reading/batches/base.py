@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from diskbuffer.native import jobs
 from diskbuffer.reading.gather.targets import Columns, Memory, new_array
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers.draws import Draw
 from diskbuffer.schema.nested import leaves
 
@@ -160,7 +161,8 @@ def as_tensors(arrays: dict[str, Any]) -> Batch:
 @functools.cache
 def tensor_maker() -> Callable[[npt.NDArray[Any]], torch.Tensor]:
     """Import PyTorch, which takes seconds and 200 MB, when its tensors are first made; return what makes one over an array."""
-    import torch
+    with Uninterrupted():  # half of it, which a Ctrl-C would leave, crashes the interpreter
+        import torch
 
     return torch.from_numpy
 

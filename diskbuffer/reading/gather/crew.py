@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 
 from diskbuffer.native import jobs
-from diskbuffer.runtime import forks
+from diskbuffer.runtime import forks, threads
 
 
 class Crew:
@@ -28,13 +27,13 @@ class Crew:
         self.native.renew()
         self._threads = 0
 
-    def have(self, threads: int) -> None:
+    def have(self, n: int) -> None:
         """Have so many threads, or as many as there can be: none once this was closed, no more where the interpreter ends."""
-        if self._threads >= threads:
+        if self._threads >= n:
             return
         with self._lock, contextlib.suppress(RuntimeError):
-            while self._threads < threads and not self._closed:
-                threading.Thread(target=self.native.serve, name=self._name, daemon=True).start()
+            while self._threads < n and not self._closed:
+                threads.start(self.native.serve, name=self._name)
                 self._threads += 1
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, DiskBufferError, DiskFullError, InputError, LockedError, NotAStoreError
+from diskbuffer.runtime import threads
 from diskbuffer.runtime.uncopied import Uncopied
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -305,8 +306,6 @@ class Files(Uncopied):
         As long as that takes no time, as in memory, there are no threads: to start them would take longer. At the end of the
         process there can be none.
         """
-        from concurrent.futures import ThreadPoolExecutor  # not needed to look into a store, and slow to import
-
         left = iter(names)
         for name in left:
             begun = time.perf_counter()
@@ -317,9 +316,7 @@ class Files(Uncopied):
         if not rest:
             return
         try:
-            with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-sync") as pool:
-                for _ in pool.map(self.sync, rest):
-                    pass
+            threads.do_all(self.sync, rest, _AT_ONCE, "diskbuffer-sync")
         except RuntimeError:  # the interpreter exits: what `sync` raises are others
             for name in rest:
                 self.sync(name)

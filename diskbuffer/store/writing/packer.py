@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.runtime.threads import submit
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
@@ -81,7 +82,7 @@ class Packer:
         self._waiting.extend(runs)
         with contextlib.suppress(RuntimeError):  # where the interpreter ends there are no other threads any more
             for _ in range(min(len(runs), self._threads - 1)):
-                self._begun.append(self.pool.submit(self._work))
+                self._begun.append(submit(self.pool, self._work))
 
     def finish(self) -> None:
         """Take a share of what was begun, and wait for the rest; raise what went wrong. What was not packed is not lost."""

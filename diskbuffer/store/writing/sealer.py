@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.runtime import threads
+from diskbuffer.runtime.signals import Interruptible, look
 from diskbuffer.store.format import codec
 from diskbuffer.store.segments.shard import Recode, write_sealed
 from diskbuffer.store.store import Store
@@ -55,7 +57,8 @@ class Sealer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: deque[Waiting] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._at_hand: list[Waiting] = []  # segments that are being sealed, each until it is evicted
         raw = store.layout.segment_rows * sum(store.layout.schema[path].row_bytes for path in store.layout.packed)
         self._together = self._most = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(raw, 1)))
@@ -86,7 +89,7 @@ class Sealer:
     def put(self, slot: int) -> None:
         """Queue a slot, which holds a complete segment, for sealing. The store's lock must be held."""
         segment = slot, self._store.table.identity(slot)
-        with self._changed:
+        with self._lock:
             if segment in self._waiting:
                 return
             self._waiting.append(segment)
@@ -94,17 +97,15 @@ class Sealer:
             if self._stopped:
                 return  # but it is among `slots`
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="diskbuffer-seal", daemon=True)
                 try:
-                    thread.start()
+                    self._thread = threads.start(self._run, name="diskbuffer-seal")
                 except RuntimeError:  # the interpreter ends, and there are no other threads any more
                     return
-                self._thread = thread
             self._changed.notify_all()
 
     def forget(self, slot: int) -> None:
         """Do not seal a slot that is evicted. The store's lock must be held."""
-        with self._changed:
+        with self._lock:
             self._damaged = {segment for segment in self._damaged if segment[0] != slot}
             self._at_hand = [segment for segment in self._at_hand if segment[0] != slot]
             if any(segment[0] == slot for segment in self._waiting):
@@ -113,27 +114,31 @@ class Sealer:
 
     def slots(self) -> list[int]:
         """Return the slots that are not sealed: those that wait, those at hand, and those that are damaged."""
-        with self._changed:
+        with self._lock:
             return [slot for slot, _ in (*self._waiting, *self._at_hand, *self._damaged)]
 
     def wait(self) -> None:
         """Block until nothing waits; raise what made it pause."""
         while self._is_due_here():
             self._seal()
-        with self._changed:
+        with Interruptible(), self._lock:
             self._waited_for += 1
             self._paused_by = None
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._stopped or self._paused_by or (not self._waiting and not self._at_hand))
+                while not self._changed.wait_for(self._is_paused_or_done, threads.LOOK_SECONDS):
+                    look()
                 if self._paused_by is not None:
                     raise self._paused_by
             finally:
                 self._waited_for -= 1
 
+    def _is_paused_or_done(self) -> bool:
+        return bool(self._stopped or self._paused_by or (not self._waiting and not self._at_hand))
+
     def stop(self) -> None:
         """Finish the segments at hand and leave the others for the next opening."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -159,7 +164,7 @@ class Sealer:
         return {path: codec.checksum(mapped.array("uint8", (mapped.size,))) for path, mapped in maps.items()}
 
     def _rest(self, worked: float) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._stopped or self._waited_for > 0, worked * _RESTS)
 
     def _is_due(self) -> bool:
@@ -168,7 +173,7 @@ class Sealer:
 
     def _is_due_here(self) -> bool:
         """Return whether somebody who waits has to seal, as there are no other threads any more."""
-        with self._changed:
+        with self._lock:
             return bool(self._thread is None and self._waiting and not self._stopped and not self._paused_by)
 
     def _is_late(self) -> bool:
@@ -179,7 +184,7 @@ class Sealer:
         with contextlib.suppress(OSError):  # macOS knows no threads by number
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(self._is_due)
                 if self._stopped:
                     return
@@ -192,7 +197,7 @@ class Sealer:
             self._seal_together()
         except Exception as failure:  # noqa: BLE001  a disk that is full, or fails: rows stay as they are
             error = failure
-        with self._changed:
+        with self._lock:
             if error is None:
                 self._most = self._together
             else:  # in their order: those of a stream that follow must not be sealed before it
@@ -216,7 +221,7 @@ class Sealer:
 
     def _take(self, written: list[_Written]) -> Waiting | None:
         """Take the segment that has waited longest, if there is one; none if this is to stop, or its slot's files are at hand."""
-        with self._changed:
+        with self._lock:
             if self._stopped or not self._waiting or any(each.segment[0] == self._waiting[0][0] for each in written):
                 return None
             segment = self._waiting.popleft()
@@ -242,7 +247,7 @@ class Sealer:
                     self._set_aside(segment, error)
 
     def _set_aside(self, segment: Waiting, error: CorruptionError) -> None:
-        with self._changed:
+        with self._lock:
             self._at_hand.remove(segment)
             self._damaged.add(segment)
             self._damage = error

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.runtime.threads import submit
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, covered, row_checksums
@@ -160,7 +161,7 @@ class Writer:
             every = np.zeros(self._layout.streams, np.int64)
             every[stream] = until + durability.ahead // 2
             with contextlib.suppress(RuntimeError):  # at the end of the process: it is done when it is due
-                self._reserving = self._packer.pool.submit(durability.reserve, every)
+                self._reserving = submit(self._packer.pool, lambda: durability.reserve(every))
 
     def _set_limit(self, stream: int) -> None:
         reserved = int(self._store.durability.reserved[stream])
