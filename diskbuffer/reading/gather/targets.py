@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,10 +65,16 @@ class Columns:
 
     def sample_bytes(self, frame_stack: int) -> float:
         """Return about how many bytes are decoded for a sample; infinity where pictures are, which takes much longer."""
+        rows, chunks = self._nbytes
+        return frame_stack * rows + chunks
+
+    @functools.cached_property
+    def _nbytes(self) -> tuple[float, float]:
+        """Of a row of all columns, and of the chunks that it is in."""
         sizes = self.targets[0].T
-        if sizes[structs.WIDTH].any():
-            return math.inf
-        return float((sizes[structs.ROW_BYTES] * (frame_stack + np.maximum(sizes[structs.CHUNK_ROWS], 1))).sum())
+        rows = sizes[structs.ROW_BYTES]
+        each = math.inf if sizes[structs.WIDTH].any() else float(rows.sum())
+        return each, float((rows * np.maximum(sizes[structs.CHUNK_ROWS], 1)).sum())
 
     @property
     def all(self) -> Columns:
