@@ -22,6 +22,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SHORT: dict[str, tuple[object, ...]] = {
     "world_model.py": ("--steps", 200, "--updates", 4),
+    "train_diffusion_policy.py": ("--episodes", 3, "--updates", 4),
     "prioritized_dqn.py": ("--steps", 600),
     "ppo_from_disk.py": ("--steps", 60, "--iterations", 1),
     "train_sb3.py": ("--capacity", 1000, "--steps", 120),
@@ -112,6 +113,13 @@ def run(name: str, *options: object) -> str:
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+@pytest.mark.nightly
+def test_a_diffusion_policy_learns_from_demonstrations(tmp_path: Path) -> None:
+    printed = run("train_diffusion_policy.py", "--store", tmp_path / "store", "--episodes", 60, "--updates", 300)
+    first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", printed)[0])
+    assert last < first / 3
 
 
 @pytest.mark.nightly
