@@ -31,9 +31,10 @@ class Question(NamedTuple):
 
 QUESTIONS = (
     Question("What was promised of sampling?", "sizes: ", promised=True),
-    Question("Sequences and priorities?", "(sequences|prioritized): "),
+    Question("Sequences, windows and priorities?", "(sequences|windows|prioritized): "),
     Question("Slices through TorchRL's buffers?", "slices: .*(extend|memory)", across=True),
     Question("How fast is adding?", "writing: .*(add|import)"),
+    Question("What does it take to start a process?", "starting: "),
     Question("How much memory and disk?", "(adapters|writing|scale|reverb|ray_buffers): .*([Mm]emory|RAM|on disk)"),
     Question("What grows with the store, and what does opening take?", "(scale|writing): "),
     Question("In other libraries: times as fast as their own buffers?", "adapters: .*: (sample|add|extend)", across=True),

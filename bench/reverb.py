@@ -12,12 +12,10 @@ empty. What the page cache has of the files is the kernel's to give away, and is
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ import numpy as np
 import diskbuffer as db
 from bench.frames import CACHE, COLUMNS, frames
 from bench.measure import Report, anonymous, parser, ratio, run
+from bench.peers import asked
 from bench.worker import Worker
 
 SCRIPT = Path(__file__).parent / "peers" / "reverb_process.py"
@@ -34,26 +33,9 @@ STACK, BATCH, FRAMES = 4, 256, 50_000
 PIXELS = CACHE / f"frames-{FRAMES}.npy"
 
 
-@contextmanager
-def theirs(python: str, *arguments: Any) -> Iterator[Callable[[Any], Any]]:
-    """Start a process of Reverb's; yield what asks it."""
-    command, pipe = [python, str(SCRIPT), *map(str, arguments)], subprocess.PIPE
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=variables) as process:
-        assert process.stdin is not None
-
-        def ask(request: Any) -> Any:
-            print(request, file=process.stdin, flush=True)
-            answers = (line for line in process.stdout or () if line.startswith("> "))
-            answer = next(answers, None)
-            if answer is None:
-                raise RuntimeError(f"Reverb's process has ended, with {process.wait()}")
-            return json.loads(answer[2:])
-
-        try:
-            yield ask
-        finally:
-            process.kill()
+def theirs(python: str, *arguments: Any) -> AbstractContextManager[Callable[[Any], Any]]:
+    """Start a process of Reverb's; its block has what asks it."""
+    return asked.process(python, SCRIPT, *arguments, variables={"TF_CPP_MIN_LOG_LEVEL": "3"})
 
 
 class Actor:
@@ -140,19 +122,11 @@ def compare(report: Report, python: str, root: Path, rounds: int, each: int) -> 
 
 def beside(report: Report, directory: Path) -> None:
     """Compare, if Reverb is there."""
-    if why := missing(report.options.reverb):
+    if why := asked.missing(report.options.reverb, "reverb, tensorflow", "--reverb", VARIABLE):
         report.left_out("Reverb", why)
         return
     frames(FRAMES)
     compare(report, report.options.reverb, directory / "ours", *((4, 2_000) if report.quick else (20, 5_000)))
-
-
-def missing(python: str | None) -> str:
-    """Return why Reverb cannot take part; nothing, if it can."""
-    if not python:
-        return f"give the interpreter of an environment that has it, as --reverb or in {VARIABLE}"
-    tried = subprocess.run([python, "-c", "import reverb, tensorflow"], capture_output=True, text=True)
-    return "" if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["it cannot be imported"])[-1]
 
 
 if __name__ == "__main__":

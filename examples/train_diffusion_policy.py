@@ -2,13 +2,14 @@
 
     python examples/train_diffusion_policy.py --store runs/demonstrations --episodes 400 --updates 2000
 
-A dot has to get around an obstacle to a goal. Its demonstrator goes above the obstacle or below it, as chance has it, so a policy that
-predicts the mean of both runs into it. As of Chi et al., "Diffusion Policy" (2023); the noise is of Ho et al., "DDPM" (2020).
+A dot has to get around an obstacle to a goal. Its demonstrator goes above the obstacle or below it, as chance has it, so a policy
+that predicts the mean of both runs into it. See Chi et al., "Diffusion Policy" (2023); the noise is of Ho et al., "DDPM" (2020).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,29 +83,31 @@ def demonstrate(buffer: db.ReplayBuffer, rng: np.random.Generator) -> None:
 class Policy(nn.Module):
     """Predict the noise that is in actions, from what was seen."""
 
+    kept: torch.Tensor  # of the actions, at each level of noise
+
     def __init__(self) -> None:
         super().__init__()
         layers = (nn.Conv2d(6, 16, 5, 2), nn.ReLU(), nn.Conv2d(16, 32, 5, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 25, 64))
         self.eye = nn.Sequential(*layers)
         sizes = (64 + 4 + LEVELS + 2 * AHEAD, 256, 256)
-        hidden = [layer for m, n in zip(sizes, sizes[1:], strict=False) for layer in (nn.Linear(m, n), nn.ReLU())]
+        hidden = [layer for m, n in itertools.pairwise(sizes) for layer in (nn.Linear(m, n), nn.ReLU())]
         self.head = nn.Sequential(*hidden, nn.Linear(256, 2 * AHEAD))
-        kept = torch.cos(torch.linspace(0, 1, LEVELS + 1)[1:] * 1.5).square()  # of the actions, at each level
-        self.register_buffer("kept", kept)
+        self.register_buffer("kept", torch.cos(torch.linspace(0, 1, LEVELS + 1)[1:] * 1.5).square())
 
     def forward(self, obs: dict[str, torch.Tensor], noisy: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
         """Take cameras, (n, 2, H, W, 3), positions, (n, 2, 2), actions, (n, 16, 2), and levels, (n,)."""
         pictures = obs["camera"].permute(0, 1, 4, 2, 3).flatten(1, 2).float() / 255
         levels = nn.functional.one_hot(level, LEVELS)
         known = torch.cat([self.eye(pictures), obs["position"].flatten(1), levels, noisy.flatten(1)], 1)
-        return self.head(known).view_as(noisy)
+        noise: torch.Tensor = self.head(known)
+        return noise.view_as(noisy)
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """Return the error of the predicted noise, of actions that there are."""
         actions, noise = batch["action"], torch.randn_like(batch["action"])
         level = torch.randint(LEVELS, actions.shape[:1])
         kept = self.kept[level][:, None, None]
-        error = self(batch["obs"], kept.sqrt() * actions + (1 - kept).sqrt() * noise, level) - noise
+        error: torch.Tensor = self(batch["obs"], kept.sqrt() * actions + (1 - kept).sqrt() * noise, level) - noise
         return error.square().mean(2)[batch["mask"]["action"]].mean()
 
     @torch.no_grad()
@@ -129,7 +132,7 @@ def learn(buffer: db.ReplayBuffer, policy: Policy, updates: int) -> Iterator[flo
     for _, batch in zip(range(updates), loader, strict=False):
         loss = policy.loss(batch)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
         yield loss.item()
