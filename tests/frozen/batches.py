@@ -55,6 +55,15 @@ SLICES: dict[str, Make] = {
     "Slices 4 episodes=": lambda buffer, seed: db.Slices(4, seed, episodes=_long(buffer)),
     "Slices 4 max_age=40": lambda _, seed: db.Slices(4, seed, max_age=40),
 }
+WINDOWS: dict[str, Make] = {
+    "Windows": lambda buffer, seed: db.Windows({_obs(buffer): (-1, 0), "action": range(-1, 4)}, seed),
+    "Windows padding=edge stride=2": lambda buffer, seed: db.Windows(
+        {_obs(buffer): (-4, 0), "action": (0, 2, 30)}, seed, padding="edge", stride=2
+    ),
+    "Windows padding=zeros replace=False": lambda _, seed: db.Windows(
+        {"action": range(-2, 3), "reward": (0,)}, seed, padding="zeros", replace=False
+    ),
+}
 VERSIONS: dict[str, Make] = {
     "Uniform max_age=20 age_column=": lambda _, seed: db.Uniform(seed, max_age=20, age_column="policy_version"),
     "Uniform max_age=8 age_column= replace=False": lambda _, seed: db.Uniform(
@@ -77,6 +86,10 @@ PRIORITIES: dict[str, Make] = {
 SOME_PRIORITIES = ("Prioritized", "Prioritized length=5 period=1 burn_in=3")
 # Of archives, and of others that differ from the rest in how rows are decoded, or take long
 FEW = ("Uniform", "Uniform n_step=3", "Uniform replace=False", "Slices 4 burn_in=5 strict=False", "Slices 6 crossing")
+
+
+def _obs(buffer: db.ReplayBuffer) -> str:
+    return next(path for path in buffer.columns if path.split("/")[0] == "obs")
 
 
 def _reward(batch: dict[str, Any]) -> Any:
@@ -213,7 +226,7 @@ def resumed(buffer: db.ReplayBuffer) -> Values:
 def cases(store: Frozen, path: Path, threads: int, sizes: tuple[int, ...]) -> Iterator[tuple[str, Values]]:
     """Yield all that is digested of a store, built below an empty directory, by name."""
     with store.open(path / "first", threads) as buffer:
-        makes = UNIFORM | SLICES
+        makes = UNIFORM | SLICES | (WINDOWS if buffer.frame_stack == 1 else {})
         if "few" in store.traits:
             makes = {name: makes[name] for name in FEW}
         makes = makes | (VERSIONS if "versions" in store.traits else {}) | (GOALS if "goals" in store.traits else {})
