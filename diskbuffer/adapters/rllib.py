@@ -7,7 +7,7 @@ name, so give the whole name as a string: ``"diskbuffer.adapters.rllib.DiskEpiso
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +48,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         As RLlib has them.
     seed : int, optional
         For the draws; RLlib's own have none.
+    metadata
+        Of `diskbuffer.ReplayBuffer`.
 
     Notes
     -----
@@ -65,6 +67,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         batch_length_T: int = 64,
         metrics_num_episodes_for_smoothing: int = 100,
         seed: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
         capacity, seed = integer("capacity", capacity), integer_or_none("seed", seed, 0, None)
@@ -76,7 +79,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
         self._most = integer_or_none("streams", streams)
-        self._stores = _Directory(path, capacity, self._most)
+        self._stores = _Directory(path, capacity, self._most, metadata=metadata)
         self._spaces: dict[str, Any] = {}  # of the episodes, once one was added
         self._under_way: dict[str, tuple[int, int]] = {}  # the store of each episode, and its environment there
         self._free = set[tuple[int, int]]()
@@ -397,14 +400,14 @@ def _loaded(sampler: S, state: dict[str, Any]) -> S:
 class _Directory(SharedStore):
     """A directory of stores, and how many episodes there were or began, and were evicted since it was opened."""
 
-    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int | None, **how: Any) -> None:
         super().__init__(path)
         for name, has in (writers_of(self.path) or {}).items():
             if streams not in (None, has):
                 raise InputError(f"a store at {self.path} has streams={has}, found {streams}; leave streams= out, or give that")
             if is_store(self.path / name) and (keeps := read_info(self.path / name).capacity) != capacity:
                 raise InputError(f"the stores at {self.path} have capacity={keeps}, found {capacity}; give that, or another path")
-        self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled"}
+        self._how: dict[str, Any] = {"capacity": capacity, "autoreset": "disabled", **how}
         self._writers, self._is_behind = list[SharedStore](), False
         self.begun, self._steps_gone, self._evicted = 0, 0, (0, 0)  # when it was opened, and when it was asked last
 

@@ -10,16 +10,18 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from diskbuffer.arguments.integers import integer_or_none
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import LockedError
+from diskbuffer.errors import InputError, LockedError
 from diskbuffer.runtime import forks
+from diskbuffer.schema.schema import Column, is_observation
 from diskbuffer.store.building import is_there
-from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files
+from diskbuffer.store.format.sizes import PACKED_ROW_BYTES, segment_rows_of, worth_a_ring, worth_files
 
 _writers: weakref.WeakValueDictionary[str, SharedStore] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[SharedStore] = weakref.WeakSet()
@@ -36,6 +38,8 @@ class SharedStore:
     Parameters
     ----------
     path : path-like
+    codec : str, or mapping of str to str, optional
+        As of `Column`, for a store that is made: of all observations whose rows are compressed, or of columns by their path.
     **options
         Of `ReplayBuffer`, in every mode.
 
@@ -45,11 +49,13 @@ class SharedStore:
         Held while it is opened, and while a subclass changes what it knows of the store.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, codec: str | Mapping[str, str] | None = None, **options: Any) -> None:
         for name in ("threads", "segment_rows"):  # or what is wrong with them shows at the first write only
             if name in options:
                 options[name] = integer_or_none(name, options[name])
-        self.path, self._options = local_path(path), options
+        for each in codec.values() if isinstance(codec, Mapping) else [codec]:
+            Column((64, 64, 3), "uint8", codec=each)
+        self.path, self._codec, self._options = local_path(path), codec, options
         self._identity = secrets.token_hex(8)
         self.lock = forks.new_lock(reentrant=True)
         self._buffer: ReplayBuffer | None = None
@@ -121,8 +127,11 @@ class SharedStore:
         if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
             before.close()
         options = self._options | dict(how)
-        if options.get("segment_rows") is None and "columns" in options and not is_there(self.path):
-            options["segment_rows"] = self.least_segment_rows(options)
+        if "columns" in options and not is_there(self.path):
+            if self._codec is not None:
+                options["columns"] = _with_codec(options["columns"], self._codec)
+            if options.get("segment_rows") is None:
+                options["segment_rows"] = self.least_segment_rows(options)
         try:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
@@ -172,6 +181,15 @@ class SharedStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"lock": forks.new_lock(reentrant=True)})
         self.open_to_read()
+
+
+def _with_codec(columns: Mapping[str, Column], codec: str | Mapping[str, str]) -> dict[str, Column]:
+    """Return columns with the codecs that were asked for; an InputError where there is none of a path."""
+    if isinstance(codec, str):
+        codec = {path: codec for path, each in columns.items() if is_observation(path) and each.row_bytes >= PACKED_ROW_BYTES}
+    if unknown := sorted(codec.keys() - columns.keys()):
+        raise InputError(f"codec= names {unknown[0]!r}, and there is no such column; there are {', '.join(columns)}")
+    return {path: replace(each, codec=codec.get(path, each.codec)) for path, each in columns.items()}
 
 
 def _close_all() -> None:

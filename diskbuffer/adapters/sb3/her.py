@@ -35,7 +35,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     copy_info_dict : bool
         Whether ``compute_reward`` gets each step's info. These are kept in memory, as the library keeps them, and are lost with
         it: a store that has steps already is refused then.
-    path, frame_stack, threads, segment_rows
+    path, frame_stack, threads, segment_rows, codec, metadata
         As of `DiskReplayBuffer`.
     """
 

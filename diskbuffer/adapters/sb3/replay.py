@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,10 @@ class DiskReplayBuffer(ReplayBuffer):
         For n-step returns, as of `NStepReplayBuffer`: both, as a model tells neither to a buffer.
     frame_stack : int
         Frames in an observation, as of `VecFrameStack`, along its first or last axis: each frame is stored once then.
-    threads, segment_rows
+    threads, segment_rows, metadata
         Of `diskbuffer.ReplayBuffer`.
+    codec : str, or mapping of str to str, optional
+        As of `diskbuffer.Column`, of all observations that are compressed, or of some by their column: "obs", "obs/camera".
 
     Raises
     ------
@@ -83,6 +85,8 @@ class DiskReplayBuffer(ReplayBuffer):
         frame_stack: int = 1,
         threads: int | None = None,
         segment_rows: int | None = None,
+        codec: str | Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         buffer_size, n_envs = integer("buffer_size", buffer_size), integer("n_envs", n_envs)
         # Not ReplayBuffer's own, which takes the memory.
@@ -112,6 +116,8 @@ class DiskReplayBuffer(ReplayBuffer):
             action_space,
             threads=threads,
             segment_rows=segment_rows,
+            codec=codec,
+            metadata=metadata,
         )
         self._load()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,10 @@ class DiskRolloutBuffer(RolloutBuffer):
         Where the store is, or will be. It holds one rollout.
     frame_stack : int
         As of `DiskReplayBuffer`.
-    threads, segment_rows
+    threads, segment_rows, metadata
         Of `diskbuffer.ReplayBuffer`.
+    codec
+        As of `DiskReplayBuffer`.
 
     Attributes
     ----------
@@ -69,6 +72,8 @@ class DiskRolloutBuffer(RolloutBuffer):
         frame_stack: int = 1,
         threads: int | None = None,
         segment_rows: int | None = None,
+        codec: str | Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         buffer_size, n_envs = integer("buffer_size", buffer_size), integer("n_envs", n_envs)
         # Not RolloutBuffer's own, which takes the memory.
@@ -85,6 +90,8 @@ class DiskRolloutBuffer(RolloutBuffer):
             action_space,
             threads=threads,
             segment_rows=segment_rows,
+            codec=codec,
+            metadata=metadata,
             rollout=buffer_size,
         )
         self.waited = self.updating = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -49,7 +50,8 @@ def _check(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             named = [name for name, one in own.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
             takes |= dict.fromkeys(named[1:])
     if strange := kwargs.keys() - takes.keys():
-        raise InputError(f"{cls.__name__} takes no {min(strange)}=; it takes path, threads, segment_rows, {', '.join(takes)}")
+        ours = "path, threads, segment_rows, codec, metadata"
+        raise InputError(f"{cls.__name__} takes no {min(strange)}=; it takes {ours}, {', '.join(takes)}")
     for name, value in own.bind_partial(None, *args, **kwargs).arguments.items():
         if name in ("size", "total_size", "buffer_num"):
             integer(name, value)
@@ -75,6 +77,8 @@ class StoreBacked:
         path: str | os.PathLike[str] = "",
         threads: int | None = None,
         segment_rows: int | None = None,
+        codec: str | Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if not path:
@@ -82,7 +86,8 @@ class StoreBacked:
         _check(type(self), args, kwargs)
         super().__init__(*args, **kwargs)
         n_envs, stack_num = len(self._rings()), integer("stack_num", self.stack_num)
-        self.stored = Stored(path, self.maxsize // n_envs, n_envs, stack_num, threads=threads, segment_rows=segment_rows)
+        how = {"threads": threads, "segment_rows": segment_rows, "codec": codec, "metadata": metadata}
+        self.stored = Stored(path, self.maxsize // n_envs, n_envs, stack_num, **how)
         self._load()
 
     def _rings(self) -> list[Any]:

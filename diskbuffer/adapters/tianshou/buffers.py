@@ -28,8 +28,10 @@ class DiskReplayBuffer(StoreBacked, ReplayBuffer):
         As of Tianshou.
     path : path-like
         Where the store is, or will be.
-    threads, segment_rows
+    threads, segment_rows, metadata
         Of `diskbuffer.ReplayBuffer`.
+    codec : str, or mapping of str to str, optional
+        As of `diskbuffer.Column`, of all observations that are compressed, or of some by their column: "obs", "obs/camera".
 
     Raises
     ------
@@ -51,7 +53,7 @@ class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
     ----------
     total_size, buffer_num
         As of Tianshou.
-    path, threads, segment_rows
+    path, threads, segment_rows, codec, metadata
         As of `DiskReplayBuffer`.
     """
 
@@ -102,7 +104,7 @@ class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
     ----------
     size, alpha, beta, weight_norm
         As of Tianshou.
-    path, threads, segment_rows
+    path, threads, segment_rows, codec, metadata
         As of `DiskReplayBuffer`.
     """
 
@@ -114,6 +116,6 @@ class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuf
     ----------
     total_size, buffer_num
         As of Tianshou; `alpha` and `beta`, too, by name.
-    path, threads, segment_rows
+    path, threads, segment_rows, codec, metadata
         As of `DiskReplayBuffer`.
     """

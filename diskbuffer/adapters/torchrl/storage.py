@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -53,8 +53,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         Where samples go.
     frame_stack : int
         How many frames pictures have along their first axis, such as 4 where `CatFrames` stacks so many: each is stored once.
-    threads, segment_rows
+    threads, segment_rows, metadata
         Of `diskbuffer.ReplayBuffer`.
+    codec : str, or mapping of str to str, optional
+        As of `diskbuffer.Column`, of all entries below "next" that are compressed, or of some by their column: "obs/pixels".
 
     Raises
     ------
@@ -87,13 +89,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         frame_stack: int = 1,
         threads: int | None = None,
         segment_rows: int | None = None,
+        codec: str | Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.ndim, self.device = integer("ndim", ndim), torch.device(device)
         Storage.__init__(self, integer("max_size", max_size))  # not TensorStorage's, which wants a tensor
         self._has_told = False  # what is slow
         self._is_started_copy = False  # in a process that was given this when it was started
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else path
-        self.stored = Stored(where, self.max_size, self.ndim, frame_stack, threads=threads, segment_rows=segment_rows)
+        how = {"threads": threads, "segment_rows": segment_rows, "codec": codec, "metadata": metadata}
+        self.stored = Stored(where, self.max_size, self.ndim, frame_stack, **how)
         self._known: Ring | None = None
         if path is None:
             weakref.finalize(self, _remove, self.stored, os.getpid())
