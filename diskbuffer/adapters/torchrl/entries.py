@@ -50,6 +50,15 @@ def key_of(path: str) -> tuple[Key, bool]:
     return (below, True) if first == "obs" else ((column_names.key_of(first), *below), False)
 
 
+def as_entries(rows: Mapping[str, Array]) -> dict[str, Any]:
+    """Return rows of columns, or of their masks, below "mask/", as entries of a tensordict, nested."""
+    tree: dict[str, Any] = {}
+    for path, values in rows.items():
+        key, _ = key_of(path.removeprefix("mask/"))
+        put(tree, ("mask", *key) if path.startswith("mask/") else key, torch.from_numpy(values))
+    return tree
+
+
 @dataclass(frozen=True)
 class Entry:
     """One entry, and its column.

@@ -7,18 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from tensordict import TensorDict
 from torchrl.data.replay_buffers.samplers import PrioritizedSampler
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 
 from diskbuffer import Prioritized, Sampler
+from diskbuffer.adapters.torchrl.entries import as_entries
 from diskbuffer.adapters.torchrl.storage import DiskStorage
 from diskbuffer.adapters.torchrl.stored import uncompiled
 from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.plugin import flatten
 
 _TRIES = 100
 _SAVED = "sampler.pt"
 _NONE = float(torch.finfo(torch.float32).min)
+_HARDLY_ANY = "hardly any of the steps on the disk is in use; sample with TorchRL's own samplers"
+Int64 = npt.NDArray[np.int64]
+
+
+def _index(storage: DiskStorage, steps: Int64, places: Int64) -> Any:
+    """Return an index of places, (n,), as TorchRL has it: a tensor of them, or one for each axis of the storage."""
+    if storage.ndim == 1:
+        return torch.from_numpy(places)
+    shape = storage.stored.ring.lanes
+    lanes = np.unravel_index(steps % math.prod(shape), shape)
+    return (torch.from_numpy(places), *map(torch.from_numpy, lanes))
 
 
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]
@@ -28,10 +43,14 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
     "priority_weight"; ``rb.update_priority(index, priority)``, or ``rb.update_tensordict_priority(batch)`` with "td_error", tells
     new priorities.
 
+    Of `Windows`, entries have an axis for their offsets behind the batch's, and there are none but those whose columns are named:
+    ``"obs/pixels"`` for an entry "pixels" that is below "next", too, "reward" for ("next", "reward"), and "action" for itself.
+    Masks, where windows are padded, are below "mask".
+
     Parameters
     ----------
     sampler : diskbuffer.Sampler
-        One that draws steps, or sequences of a fixed length.
+        One that draws steps, sequences of a fixed length, or windows.
     """
 
     def __new__(cls, sampler: Sampler | None = None) -> Any:
@@ -42,8 +61,11 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         if not isinstance(sampler, Sampler):
             raise InputError(f"a DiskSampler takes one of diskbuffer's samplers, such as diskbuffer.Uniform(), found {sampler!r}")
         form, length = sampler.form, getattr(sampler.form, "length", None) or 1
-        if not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False):
-            raise InputError(f"a TorchRL buffer reads steps, or whole sequences; {type(sampler).__name__} draws something else")
+        self._has_windows = hasattr(form, "columns")
+        if not self._has_windows and (not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False)):
+            raise InputError(
+                f"a TorchRL buffer reads steps, whole sequences or windows; {type(sampler).__name__} draws something else"
+            )
         self.sampler, self._length = sampler, int(length)
 
     @uncompiled
@@ -53,6 +75,8 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             raise InputError(f"a DiskSampler draws from a DiskStorage, found {type(storage).__name__}")
         if batch_size % self._length:
             raise InputError(f"the batch size must be a multiple of the sequences' length, {self._length}, found {batch_size}")
+        if self._has_windows:
+            return self._read_windows(storage, batch_size)
         steps, places, notes = self._draw(storage, batch_size // self._length)
         info: dict[Any, Any] = {}
         if "weights" in notes:
@@ -64,22 +88,44 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             truncated, terminated = ended["truncated"][:, None] | ends, ended["terminated"][:, None]
             info["next", "truncated"], info["next", "terminated"] = truncated, terminated
             info["next", "done"] = truncated | terminated
-        if storage.ndim == 1:
-            return torch.from_numpy(places), info
-        shape = storage.stored.ring.lanes
-        lanes = np.unravel_index(steps.ravel() % math.prod(shape), shape)
-        return (torch.from_numpy(places), *map(torch.from_numpy, lanes)), info
+        return _index(storage, steps.ravel(), places), info
+
+    def _read_windows(self, storage: DiskStorage, n: int) -> tuple[Any, dict[Any, Any]]:
+        """Draw places of the storage, and hand what is around them to it, which TorchRL asks for that next."""
+        buffer, parts, missing = self._opened(storage), list[dict[str, Any]](), n
+        if buffer.frame_stack > 1:
+            raise InputError("windows are of single frames: make the storage without frame_stack, and name a stack's offsets")
+        for _ in range(_TRIES):
+            drawn = flatten(buffer.sample(missing, self.sampler, numpy=True))
+            good = storage.places(drawn["steps"]) >= 0
+            parts.append(drawn if good.all() else {path: rows[good] for path, rows in drawn.items()})
+            missing -= int(good.sum())
+            if not missing:
+                break
+        else:
+            raise EmptyBufferError(_HARDLY_ANY)
+        rows = parts[0] if len(parts) == 1 else {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
+        steps, info = rows.pop("steps"), dict[Any, Any]()
+        if "weights" in rows:
+            info["priority_weight"] = torch.from_numpy(rows.pop("weights"))
+        index = _index(storage, steps, storage.places(steps))
+        storage.hand_over(index, TensorDict(as_entries(rows), [n], device=storage.device))
+        return index, info
+
+    def _opened(self, storage: DiskStorage) -> Any:
+        """Return the storage's buffer, open for writing where priorities are a column of it."""
+        if not storage.initialized:
+            raise EmptyBufferError("there are no steps yet; extend the buffer before sampling")
+        if hasattr(self.sampler, "update"):
+            storage.open_to_write()
+        return storage.reading()
 
     def _draw(self, storage: DiskStorage, n: int) -> tuple[Any, Any, dict[str, Any]]:
         """Draw until all steps are in places: some may wait on the disk to be evicted.
 
         Return the steps, (n, length), their places, (n * length,), and what the sampler tells of each sequence.
         """
-        if not storage.initialized:
-            raise EmptyBufferError("there are no steps yet; extend the buffer before sampling")
-        if hasattr(self.sampler, "update"):  # priorities are a column of the store
-            storage.open_to_write()
-        buffer = storage.reading()
+        buffer = self._opened(storage)
         sequences, where, notes = list[Any](), list[Any](), list[dict[str, Any]]()
         for _ in range(_TRIES):
             drawn = buffer.draw(n, self.sampler)
@@ -93,7 +139,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             if n == 0:
                 info = {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
                 return np.concatenate(sequences), np.concatenate(where), info
-        raise EmptyBufferError("hardly any of the steps on the disk is in use; sample with TorchRL's own samplers")
+        raise EmptyBufferError(_HARDLY_ANY)
 
     @uncompiled
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:

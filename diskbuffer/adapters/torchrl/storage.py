@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.plugin import SharedStore, integer, is_store, local_path
 
 Int64 = npt.NDArray[np.int64]
+_handed_over = threading.local()  # the batch that a sampler has read
 
 
 class DiskStorage(TensorStorage):  # type: ignore[misc]
@@ -178,9 +180,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     # Reading
 
+    def hand_over(self, index: Any, data: Any) -> None:
+        """Have `get` return what a sampler has read already, where this thread asks for the same index next."""
+        _handed_over.batch = self, index, data
+
     @uncompiled
     def get(self, index: Any) -> Any:
         """Return the steps in places; a slice of them is read when its entries are asked for."""
+        handed = _handed_over.__dict__.pop("batch", None)
+        if handed is not None and handed[0] is self and _is_same(index, handed[1]):
+            return handed[2]
         if has_slice(index):
             return self[index]
         with self._following() as stored:
@@ -296,6 +305,12 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         Storage.__setstate__(self, state)
         self._follow()
+
+
+def _is_same(index: Any, other: Any) -> bool:
+    """Return whether an index is another one, perhaps on another device."""
+    one, two = (each if isinstance(each, tuple) else (each,) for each in (index, other))
+    return len(one) == len(two) and all(torch.equal(torch.as_tensor(a).cpu(), b) for a, b in zip(one, two, strict=True))
 
 
 def _remove(store: SharedStore, process: int) -> None:
