@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -70,7 +69,8 @@ def test_windows_are_drawn_by_priority_and_refused_of_stacks(tmp_path: Path) -> 
     buffer.sample()
     buffer.update_priority(torch.arange(100), torch.where(torch.arange(100) == 30, 1e6, 1e-6))
     batch = buffer.sample()
-    assert (np.bincount(batch["index"].numpy()).argmax(), batch["priority_weight"].shape) == (30, (16,))
+    assert (batch["index"] == 30).all()  # hardly any other, with that priority
+    assert batch["priority_weight"].shape == (16,)
     check(batch, buffer.storage, batch["index"])
     sampler = DiskSampler(db.Windows(OFFSETS))
     stacked = TensorDictReplayBuffer(storage=DiskStorage(400, tmp_path / "other", frame_stack=4), sampler=sampler, batch_size=4)
