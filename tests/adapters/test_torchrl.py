@@ -590,7 +590,7 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_misuse_is_told(tmp_path: Path) -> None:
-    with pytest.raises(db.InputError, match="steps, or whole sequences"):
+    with pytest.raises(db.InputError, match="steps, whole sequences or windows"):
         DiskSampler(db.Slices(4, crossing=True))
     with pytest.raises(db.InputError, match=r"such as diskbuffer\.Uniform\(\), found 4"):
         DiskSampler(4)  # type: ignore[arg-type]
