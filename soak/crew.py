@@ -22,7 +22,8 @@ class Crew:
     def __init__(self, module: str, jobs: list[Job], random: np.random.Generator, rest: float) -> None:
         self._module, self._jobs, self._random, self._rest = module, jobs, random, rest
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([module, "diskbuffer.buffer"])  # which `diskbuffer` imports when it is used
+        # `diskbuffer` imports its parts when they are used, and PyTorch, which takes seconds: one would be killed before.
+        self._context.set_forkserver_preload([module, "diskbuffer.buffer", "torch"])
         self._there: dict[int, multiprocessing.context.ForkServerProcess] = {}
         self._due = dict.fromkeys(range(len(jobs)), 0.0)  # when those that are not there come
         self.kills = 0

@@ -129,7 +129,7 @@ def serve(module: Any, directory: Path) -> None:
     def tell(answer: Answer) -> None:
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
-    _ = db.ReplayBuffer, db.check  # imported now, and not in each child
+    _ = db.ReplayBuffer, db.check, importlib.import_module("torch")  # imported now, and not in each child
     getattr(module, "warm", lambda: None)()
     gc.collect()
     gc.freeze()  # children that look for garbage look at their own

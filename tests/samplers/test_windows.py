@@ -72,34 +72,56 @@ class World:
 
     # The model
 
+    def before(self, steps: Any) -> np.ndarray[Any, Any]:
+        """Return how many steps of its episode there are before each step: not those that are evicted, which `elapsed` counts."""
+        keys = self.buffer.at(self.buffer.steps(), columns=["key"])["key"].numpy()
+        firsts = {key // 100: key % 100 for key in sorted(keys.tolist(), reverse=True)}
+        of = self.buffer.at(steps, columns=["key"])["key"].tolist()
+        return np.array([key % 100 - firsts[key // 100] for key in of])
+
     def eligible(self, window: db.Windows) -> set[int]:
         """Return the steps that may be drawn."""
         steps, form = self.buffer.steps(), window.form
         assert isinstance(form, Offsets)
         if form.padding is not None:
             return set(steps.tolist())
-        elapsed, remaining = self.buffer.episodes.elapsed(steps), self.buffer.episodes.remaining(steps)
+        before, remaining = self.before(steps), self.buffer.episodes.remaining(steps)
         fits = np.ones(len(steps), bool)
         for path, offsets in form.columns:
             after = remaining if path.startswith("obs/") else remaining - 1
-            fits &= (offsets[0] >= -elapsed) & (offsets[-1] <= after)
+            fits &= (offsets[0] >= -before) & (offsets[-1] <= after)
         return set(steps[fits].tolist())
 
     def expected(self, step: int, path: str, offsets: list[int], padding: str | None) -> tuple[Any, list[bool]]:
         """Return the rows of a window, and its mask."""
         key = int(self.buffer.at([step], columns=["key"])["key"][0])
         episode, t = divmod(key, 100)
-        low, high = t - int(self.buffer.episodes.elapsed([step])[0]), t + int(self.buffer.episodes.remaining([step])[0])
+        low, high = t - int(self.before([step])[0]), t + int(self.buffer.episodes.remaining([step])[0])
         high -= not path.startswith("obs/")
         rows, mask = [], []
         for offset in offsets:
             at, within = min(max(t + offset, low), high), low <= t + offset <= high
             one = row(path, episode, at)
             if path.startswith("obs/") and self.stack > 1:
-                one = np.stack([row(path, episode, max(at - k, low)) for k in reversed(range(self.stack))])
+                one = np.stack([row(path, episode, max(at - k, 0)) for k in reversed(range(self.stack))])  # kept for them
             rows.append(one if within or padding == "edge" else np.zeros_like(one))
             mask.append(within)
         return np.stack(rows), mask
+
+    def check(self, batches: list[Any], window: db.Windows, offsets: dict[str, list[int]], stride: int) -> None:
+        """Compare batches of windows with what the model has."""
+        eligible, padding = self.eligible(window), window.form.padding  # type: ignore[attr-defined]
+        for batch in batches:
+            masks = flatten(batch.pop("mask", {}))
+            assert masks.keys() == (set() if padding is None else offsets.keys())
+            assert set(flatten(batch)) == {*offsets, "steps"}
+            for n, step in enumerate(batch["steps"].tolist()):
+                assert step in eligible
+                for path, each in offsets.items():
+                    rows, mask = self.expected(step, path, [offset * stride for offset in each], padding)
+                    np.testing.assert_array_equal(value_at(batch, path)[n], rows, err_msg=f"{path} {each} of step {step}")
+                    if padding is not None:
+                        assert masks[path][n].tolist() == mask
 
 
 def random_windows(rng: np.random.Generator) -> tuple[dict[str, list[int]], int, str | None]:
@@ -128,29 +150,16 @@ def compare(rng: np.random.Generator, directory: Path) -> None:
                 world.buffer.sample(4, window)
             continue
         loop = iter(world.buffer.loader(4, window, numpy=True, prefetch=2))
-        batches = [world.buffer.sample(n, window, numpy=True) for n in (1, 5)] + [next(loop) for _ in range(2)]
+        world.check([world.buffer.sample(n, window, numpy=True) for n in (1, 5)], window, offsets, stride)
+        world.check([next(loop) for _ in range(2)], window, offsets, stride)
         if world.buffer._store.writable:
             world.add()  # which may evict what was drawn ahead
-            eligible |= world.eligible(window)
-            batches.append(next(loop))
+            world.check([next(loop)], window, offsets, stride)
         passes = list(world.buffer.batches(7, sampler=window, numpy=True))
         seen = np.concatenate([batch["steps"] for batch in passes]).tolist() if passes else []
         assert len(seen) == len(set(seen))
         assert set(seen) == world.eligible(window)
-        there = set(world.buffer.steps().tolist())
-        for batch in [*batches, *passes]:
-            masks = flatten(batch.pop("mask", {}))
-            assert masks.keys() == (set() if padding is None else offsets.keys())
-            assert set(flatten(batch)) == {*offsets, "steps"}
-            for n, step in enumerate(batch["steps"].tolist()):
-                assert step in eligible
-                if step not in there:
-                    continue  # evicted since it was delivered
-                for path, each in offsets.items():
-                    rows, mask = world.expected(step, path, [offset * stride for offset in each], padding)
-                    np.testing.assert_array_equal(value_at(batch, path)[n], rows, err_msg=f"{path} {each} of step {step}")
-                    if padding is not None:
-                        assert masks[path][n].tolist() == mask
+        world.check(passes, window, offsets, stride)
     world.close()
 
 
