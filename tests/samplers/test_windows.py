@@ -72,20 +72,19 @@ class World:
 
     # The model
 
-    def before(self, steps: Any) -> np.ndarray[Any, Any]:
-        """Return how many steps of its episode there are before each step: not those that are evicted, which `elapsed` counts."""
-        keys = self.buffer.at(self.buffer.steps(), columns=["key"])["key"].numpy()
-        firsts = {key // 100: key % 100 for key in sorted(keys.tolist(), reverse=True)}
-        of = self.buffer.at(steps, columns=["key"])["key"].tolist()
-        return np.array([key % 100 - firsts[key // 100] for key in of])
-
     def eligible(self, window: db.Windows) -> set[int]:
-        """Return the steps that may be drawn."""
+        """Return the steps that may be drawn; look which there are."""
         steps, form = self.buffer.steps(), window.form
+        keys = self.buffer.at(steps, columns=["key"])["key"].tolist()
+        self._keys = dict(zip(steps.tolist(), keys, strict=True))
+        self._firsts = {
+            key // 100: key % 100 for key in sorted(keys, reverse=True)
+        }  # that are there: `elapsed` counts others, too
         assert isinstance(form, Offsets)
         if form.padding is not None:
             return set(steps.tolist())
-        before, remaining = self.before(steps), self.buffer.episodes.remaining(steps)
+        before = np.array([key % 100 - self._firsts[key // 100] for key in keys])
+        remaining = self.buffer.episodes.remaining(steps)
         fits = np.ones(len(steps), bool)
         for path, offsets in form.columns:
             after = remaining if path.startswith("obs/") else remaining - 1
@@ -94,9 +93,8 @@ class World:
 
     def expected(self, step: int, path: str, offsets: list[int], padding: str | None) -> tuple[Any, list[bool]]:
         """Return the rows of a window, and its mask."""
-        key = int(self.buffer.at([step], columns=["key"])["key"][0])
-        episode, t = divmod(key, 100)
-        low, high = t - int(self.before([step])[0]), t + int(self.buffer.episodes.remaining([step])[0])
+        episode, t = divmod(self._keys[step], 100)
+        low, high = self._firsts[episode], t + int(self.buffer.episodes.remaining([step])[0])
         high -= not path.startswith("obs/")
         rows, mask = [], []
         for offset in offsets:

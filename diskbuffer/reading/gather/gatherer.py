@@ -20,6 +20,7 @@ from diskbuffer.reading.gather import structs
 from diskbuffer.reading.gather.crew import Crew
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.reading.gather.thread_count import ThreadCount
+from diskbuffer.runtime.threads import LOOK_SECONDS
 from diskbuffer.store.format import codec
 
 T = TypeVar("T")
@@ -29,7 +30,6 @@ Share = tuple["Gatherer", Memory]  # of a job: whose store it is from, and the m
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _KINDS = 64  # of batches, for which it is known how many threads are best
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
-_WAITS = 0.05  # seconds after which one who waits looks for signals
 _LOOK = 8  # batches after which a disk that is not waited for is taken for fast; of small ones, whose faults are looked at
 
 
@@ -100,7 +100,7 @@ class Gatherer:
 
     def wait(self, job: Job) -> None:
         """Wait for a job that was handed over here, and help with it."""
-        while not job.wait(self._scratch(job.largest), _WAITS):
+        while not job.wait(self._scratch(job.largest), LOOK_SECONDS):
             pass  # signals are handled
         self._note(job.waits > job.runs // _COLD)
 
