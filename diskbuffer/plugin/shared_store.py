@@ -19,6 +19,7 @@ from diskbuffer.arguments.paths import local_path
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, LockedError
 from diskbuffer.runtime import forks
+from diskbuffer.schema.environment import as_json
 from diskbuffer.schema.schema import Column, is_observation
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import PACKED_ROW_BYTES, segment_rows_of, worth_a_ring, worth_files
@@ -53,6 +54,8 @@ class SharedStore:
         for name in ("threads", "segment_rows"):  # or what is wrong with them shows at the first write only
             if name in options:
                 options[name] = integer_or_none(name, options[name])
+        if "metadata" in options:
+            options["metadata"] = as_json("metadata", options["metadata"])
         for each in codec.values() if isinstance(codec, Mapping) else [codec]:
             Column((64, 64, 3), "uint8", codec=each)
         self.path, self._codec, self._options = local_path(path), codec, options
