@@ -37,8 +37,8 @@ class Mixture:
     """Sample from several buffers at once, so many of each batch from each.
 
     Every batch has the parts one after the other, in the order in which they were given, and ``part``, (batch_size,) int64, which
-    tells where each sample is from. A part's share of the batch is rounded so that the sizes add up. Columns are those that all
-    buffers have.
+    tells where each sample is from. A part's share of the batch is rounded so that the sizes add up. What the buffers recorded
+    must be the same columns; of columns that were written later, batches have those that all buffers have.
 
     Parameters
     ----------
@@ -77,7 +77,9 @@ class Mixture:
         if len({id(sampler) for sampler in samplers}) < len(samplers):
             raise InputError("every part needs a sampler of its own")
         if any(sampler.form != samplers[0].form for sampler in samplers):
-            raise InputError("the samplers of a mixture must agree in what a sample is: n_step, gamma, length, burn_in, ...")
+            raise InputError(
+                "the samplers of a mixture must agree in what a sample is: n_step, gamma, length, burn_in, offsets, ..."
+            )
         self.samplers = samplers
         self.weights = [part[1] for part in parts]
         self._pool = ArraysPool()

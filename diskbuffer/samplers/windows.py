@@ -97,7 +97,7 @@ class Windows(Starts):
         if not isinstance(columns, Mapping) or not columns or not all(isinstance(path, str) for path in columns):
             example = '{"obs": (-1, 0), "action": range(16)}'
             raise InputError(f"columns must be a dict of offsets, such as {example}, found {shown(columns)}")
-        if padding not in ("edge", "zeros", None):
+        if padding is not None and not (isinstance(padding, str) and padding in ("edge", "zeros")):
             raise InputError(f"padding must be 'edge', 'zeros' or None, found {padding!r}")
         given = {path: _listed(path, each) for path, each in columns.items()}
         self._seconds = {path: _seconds(path, each) for path, each in given.items()} if truth("seconds", seconds) else None
@@ -105,7 +105,7 @@ class Windows(Starts):
         self._stride, self._padding = integer("stride", stride, 1, most=_MOST), padding
         super().__init__(seed, population_of(episodes, max_age, age_column, without), 1, replace=replace)
         if self._seconds is None:
-            self._set_offsets({path: integers(f"the offsets of {path!r}", each) for path, each in given.items()})
+            self._set_offsets({path: _integers(path, each) for path, each in given.items()})
         else:  # until the buffer tells how many steps a second has
             self.form = Offsets(tuple(self._seconds.items()), padding)  # type: ignore[arg-type]
 
@@ -150,6 +150,14 @@ def _listed(path: str, offsets: Any) -> Any:
     return tuple(offsets) if isinstance(offsets, Iterable) and not isinstance(offsets, str | bytes | Mapping) else offsets
 
 
+def _integers(path: str, offsets: Any) -> Int64:
+    """Return offsets in steps; an InputError where they are no integers."""
+    try:
+        return integers(f"the offsets of {path!r}", offsets)
+    except InputError as error:
+        raise error.advising("Offsets are steps; seconds=True has them in seconds, as LeRobot's delta_timestamps") from None
+
+
 def _seconds(path: str, offsets: Any) -> tuple[float, ...]:
     """Return offsets in seconds; an InputError where they are none, or do not ascend."""
     what = f"the offsets of {path!r}"
@@ -164,11 +172,15 @@ def _seconds(path: str, offsets: Any) -> tuple[float, ...]:
 
 def _in_steps(path: str, seconds: tuple[float, ...], fps: float) -> Int64:
     """Return offsets in steps; an InputError where one lies too far from a step, as LeRobot's data sets have it."""
-    what, steps = f"the offsets of {path!r}", np.round(np.array(seconds) * fps)
-    if (np.abs(steps / fps - seconds) > _TOLERANCE).any() or (np.diff(steps) <= 0).any():
+    what, given = f"the offsets of {path!r}", np.array(seconds)
+    steps = np.round(given * fps)
+    for far in np.flatnonzero(np.abs(steps / fps - given) > _TOLERANCE)[:1].tolist():
         raise InputError(
-            f"{what}: with {fps:g} steps a second, not each of {list(seconds)} has one of its own within {_TOLERANCE:g} s"
+            f"{what}: with {fps:g} steps a second, {seconds[far]} s is no step: the nearest is at {steps[far] / fps:g} s, more"
+            f" than {_TOLERANCE:g} s away"
         )
+    if (np.diff(steps) <= 0).any():
+        raise InputError(f"{what}: with {fps:g} steps a second, two of {list(seconds)} are the same step")
     if np.abs(steps).max() >= _MOST:
         raise InputError(f"{what}: with {fps:g} steps a second, {list(seconds)} are more than {_MOST:,} steps away")
     return steps.astype(np.int64)
