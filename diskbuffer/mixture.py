@@ -5,13 +5,16 @@ Ball et al., 2023, "Efficient online reinforcement learning with offline data" (
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from diskbuffer.arguments.inputs import column_paths, seconds_of
+from diskbuffer.arguments.inputs import as_array, column_paths, seconds_of
 from diskbuffer.arguments.integers import integer, shown
 from diskbuffer.errors import InputError
 from diskbuffer.loading.loader import Loader
@@ -21,6 +24,7 @@ from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.wanted import Wanted
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 
 if TYPE_CHECKING:
@@ -33,8 +37,8 @@ class Mixture:
     """Sample from several buffers at once, so many of each batch from each.
 
     Every batch has the parts one after the other, in the order in which they were given, and ``part``, (batch_size,) int64, which
-    tells where each sample is from. A part's share of the batch is rounded so that the sizes add up. Columns are those that all
-    buffers have.
+    tells where each sample is from. A part's share of the batch is rounded so that the sizes add up. What the buffers recorded
+    must be the same columns; of columns that were written later, batches have those that all buffers have.
 
     Parameters
     ----------
@@ -73,7 +77,9 @@ class Mixture:
         if len({id(sampler) for sampler in samplers}) < len(samplers):
             raise InputError("every part needs a sampler of its own")
         if any(sampler.form != samplers[0].form for sampler in samplers):
-            raise InputError("the samplers of a mixture must agree in what a sample is: n_step, gamma, length, burn_in, ...")
+            raise InputError(
+                "the samplers of a mixture must agree in what a sample is: n_step, gamma, length, burn_in, offsets, ..."
+            )
         self.samplers = samplers
         self.weights = [part[1] for part in parts]
         self._pool = ArraysPool()
@@ -85,11 +91,19 @@ class Mixture:
 
     @weights.setter
     def weights(self, weights: Sequence[float]) -> None:
-        given = list(weights) if isinstance(weights, Iterable) else []
-        some = [isinstance(w, int | float | np.number) and 0 <= w < float("inf") for w in given]
-        if len(given) != len(self.samplers) or not all(some) or not any(given):
+        self._weights = self._shares(weights)
+
+    def _shares(self, weights: Any) -> npt.NDArray[np.float64]:
+        """Return the shares that weights are, whose sum is 1; an InputError where they are none."""
+        given: npt.NDArray[np.float64] = np.zeros(0)
+        if isinstance(weights, Iterable) and not isinstance(weights, Mapping | str | bytes):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                array = as_array("weights", weights if hasattr(weights, "dtype") else list(weights))
+                given = array.astype(np.float64) if array.dtype.kind in "iuf" else given
+        if given.shape != (len(self.samplers),) or not (np.isfinite(given) & (given >= 0)).all() or not given.any():
             raise InputError(f"weights must be {len(self.samplers)} numbers, not negative and not all 0, found {shown(weights)}")
-        self._weights = np.array(given, np.float64) / float(sum(given))
+        shares: npt.NDArray[np.float64] = given / given.max()
+        return np.asarray(shares / shares.sum())
 
     def sample(
         self,
@@ -138,9 +152,10 @@ class Mixture:
         size = integer("batch_size", batch_size)
 
         def sizes() -> list[int]:
-            ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
+            weights = self._weights  # once: another thread may set others
+            ends = np.floor(np.cumsum(weights) * size + 0.5).astype(np.int64)
             found: list[int] = np.diff(ends, prepend=0).tolist()
-            if not all(found[n] for n in np.flatnonzero(self._weights)):
+            if not all(found[n] for n in np.flatnonzero(weights)):
                 raise InputError(
                     f"the weights leave a part without a sample in a batch of {size}: {found}; give a larger batch_size, or 0"
                 )
@@ -169,12 +184,10 @@ class Mixture:
             raise InputError(
                 f"a mixture's state must have one of each of {len(self.samplers)} samplers, and weights, found {str(state)[:200]}"
             )
-        before = self.state_dict()
-        try:
+        weights = self._shares(state["weights"])
+        for n, sampler in enumerate(self.samplers):  # which raises before anything is changed
+            copy.deepcopy(sampler).load_state_dict(state[str(n)])
+        with Uninterrupted():
             for n, sampler in enumerate(self.samplers):
                 sampler.load_state_dict(state[str(n)])
-            self.weights = state["weights"]
-        except InputError:
-            for n, sampler in enumerate(self.samplers):
-                sampler.load_state_dict(before[str(n)])
-            raise
+            self._weights = weights

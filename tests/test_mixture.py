@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import diskbuffer as db
 from tests.chi_square import assert_uniform
@@ -151,12 +152,30 @@ def test_weights_change_while_loops_run_and_are_resumed(pair: Any) -> None:
     for batch, other in zip(two.loader(16, prefetch=2), expected, strict=False):
         assert (batch["steps"] == other["steps"]).all()
         assert (batch["part"] == other["part"]).all()
-    for wrong in ([1], [1, -1], [0, 0], ["1", 2], None, [1, float("inf")]):
+    for wrong in ([1], [1, -1], [0, 0], ["1", 2], None, [1, float("inf")], {0: 1, 1: 1}, [True, True], [10**400, 1]):
         with pytest.raises(db.InputError, match="weights must be 2 numbers"):
             one.weights = wrong  # type: ignore[assignment]
-    with pytest.raises(db.InputError, match="weights must be"):
-        two.load_state_dict(state | {"weights": [1, 2, 3]})
-    assert two.weights == [0.5, 0.5]
+    wide: Any
+    for wide in (
+        np.array([200, 200], np.uint8),
+        np.array([6e4, 6e4], np.float16),
+        [1e308, 1e308],
+        torch.tensor([3, 3]),
+        [np.int8(100)] * 2,
+    ):
+        one.weights = wide
+        assert one.weights == [0.5, 0.5]
+    loop, going = iter(two.loader(16, prefetch=2)), two.state_dict()
+    next(loop)
+    after, seeded = two.state_dict(), [sampler.seeded for sampler in two.samplers]
+    for wrong_state in (going | {"weights": [1, 2, 3]}, going | {"1": {}}):
+        with pytest.raises(db.InputError):
+            two.load_state_dict(wrong_state)
+    assert two.state_dict() == after  # nothing of it was taken
+    assert [sampler.seeded for sampler in two.samplers] == seeded
+    next(loop)
+    assert [sampler.batches for sampler in two.samplers] == [2 + going["0"]["batches"]] * 2
+    loop.close()  # type: ignore[attr-defined]
 
 
 def test_bad_mixtures_are_refused(pair: Any, tmp_path: Path) -> None:

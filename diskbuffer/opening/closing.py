@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.dropped import close_dropped
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.runtime.threads import start
 
 if TYPE_CHECKING:
     from diskbuffer.limiting.limiter import Limiter
@@ -97,10 +96,7 @@ class Closing:
             self._dropped.detach()
 
     def _close_dropped(self) -> None:
-        if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():
-            self._close_or_warn()
-        else:  # garbage may be collected anywhere, also where what closing waits for waits for this thread
-            start(self._close_or_warn, name="diskbuffer-close", daemon=False)
+        close_dropped(self._close_or_warn, is_busy=self._store.holds_lock())
 
     def _close_or_warn(self) -> None:
         try:

@@ -7,7 +7,6 @@ import gc
 import os
 import secrets
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,14 +18,14 @@ from diskbuffer.arguments.paths import local_path
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, LockedError
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.dropped import close_dropped
+from diskbuffer.schema.environment import as_json
 from diskbuffer.schema.schema import Column, is_observation
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import PACKED_ROW_BYTES, segment_rows_of, worth_a_ring, worth_files
 
 _writers: weakref.WeakValueDictionary[str, SharedStore] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[SharedStore] = weakref.WeakSet()
-_closers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that close what nobody has any more
-_PATIENCE = 10  # seconds
 
 
 class SharedStore:
@@ -53,6 +52,8 @@ class SharedStore:
         for name in ("threads", "segment_rows"):  # or what is wrong with them shows at the first write only
             if name in options:
                 options[name] = integer_or_none(name, options[name])
+        if "metadata" in options:
+            options["metadata"] = as_json("metadata", options["metadata"])
         for each in codec.values() if isinstance(codec, Mapping) else [codec]:
             Column((64, 64, 3), "uint8", codec=each)
         self.path, self._codec, self._options = local_path(path), codec, options
@@ -136,8 +137,6 @@ class SharedStore:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
             gc.collect()
-            for thread in list(_closers):
-                thread.join(_PATIENCE)
             return ReplayBuffer(self.path, **options)
 
     def least_segment_rows(self, how: Mapping[str, Any]) -> int:
@@ -206,10 +205,5 @@ def close_or_tell(close: Callable[[], None], path: Path) -> None:
 
 
 def _close(opened: ReplayBuffer) -> None:
-    """Close a buffer that nobody has any more; elsewhere, if this is a thread of its own that collects garbage."""
-    if threading.current_thread() is threading.main_thread():
-        close_or_tell(opened.close, opened.path)
-    else:
-        thread = threading.Thread(target=close_or_tell, args=(opened.close, opened.path))
-        _closers.add(thread)
-        thread.start()
+    """Close a buffer that nobody has any more."""
+    close_dropped(lambda: close_or_tell(opened.close, opened.path), is_busy=opened._store.holds_lock())

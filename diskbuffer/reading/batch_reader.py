@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -47,7 +48,7 @@ _SELECTIONS = 64  # of columns that are remembered
 _SMALL = 1024  # steps
 _NO_COLUMNS = {  # what one may take for a column of batches, and what it is
     "steps": " (every batch has them)",
-    "next_obs": " (it comes with 'obs')",
+    "next_obs": " (it comes with 'obs'; of windows it is 'obs' at offset 1)",
     "is_last": " (the buffer's own, which Zarr tools can read; buffer.episodes tells where episodes end)",
 }
 
@@ -203,11 +204,14 @@ class BatchReader(ABC):
 
     @property
     def fps(self) -> float | None:
-        """Steps a second, as the store's metadata tells them; None where they do not."""
-        fps = (self._store.layout.metadata or {}).get("fps")
-        if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < math.inf:
-            return None
-        return float(fps)
+        """Steps a second, as the store's metadata has them; None where it does not. An InputError where it has no such number."""
+        found = {json.dumps((metadata or {}).get("fps")) for metadata in self._store.metadata}
+        if len(found) > 1:
+            raise InputError(f"{self._store.root}: the writers' metadata has several steps a second, {', '.join(sorted(found))}")
+        fps = json.loads(found.pop()) if found else None
+        if fps is not None and (not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < 1e9):
+            raise InputError(f"{self._store.root}: metadata['fps'] is {fps!r}, and steps a second are a number above 0")
+        return None if fps is None else float(fps)
 
     def refuse_another(self, identity: int | str | None) -> None:
         """Raise an InputError where episodes are of the store with another identity."""

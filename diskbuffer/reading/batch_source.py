@@ -337,5 +337,7 @@ def _common(per_reader: list[Columns]) -> Columns:
     for other in per_reader[1:]:
         difference = first.schema.recorded.difference(other.schema.recorded)
         if difference:
-            raise InputError(f"the buffers of a mixture must have the same columns:\n{difference}")
+            raise InputError(
+                f"the buffers of a mixture must have recorded the same columns; of the first, and another:\n{difference}"
+            )
     return first.select(tuple(p for p in first.paths if all(p in c.paths and c.schema[p] == first.schema[p] for c in per_reader)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,6 +49,10 @@ class Readable(Protocol):
     @property
     def layout(self) -> Layout:
         """Its shape."""
+
+    @property
+    def metadata(self) -> Sequence[Mapping[str, Any] | None]:
+        """The user's metadata, of each writer's store."""
 
     @property
     def maps(self) -> Mapped:

@@ -119,15 +119,24 @@ class Uninterrupted:
 
 
 class Interruptible(Uninterrupted):
-    """Put signals off but for where `look` is called: for what takes long, and must clean up after a Ctrl-C at any instant."""
+    """Put signals off but for where `look` is called: for what takes long, and must clean up after a Ctrl-C at any instant.
+
+    One within another does nothing, so that `look` within both handles signals, unless an `Uninterrupted` lies between them.
+    """
 
     _current: Interruptible | None = None  # of the main thread
     _outer: Interruptible | None
 
     def __enter__(self) -> None:
+        outer = Interruptible._current
+        if outer is not None and outer._is_innermost():
+            return
         super().__enter__()
         if self.active:
-            self._outer, Interruptible._current = Interruptible._current, self
+            self._outer, Interruptible._current = outer, self
+
+    def _is_innermost(self) -> bool:
+        return self.active and all(_c.getsignal(each.number) is each for each in self._in_place)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self.active:

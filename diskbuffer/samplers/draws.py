@@ -194,7 +194,10 @@ class Offsets(Form):
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
         """Return which windows have all steps that they must have."""
-        return np.asarray(drawn.ends - drawn.positions >= (self.needed if self.padding is None else 1))
+        if self.padding is not None:
+            return np.asarray(drawn.ends > drawn.positions)
+        has_before = drawn.positions - self.before >= drawn.notes["_firsts"]
+        return np.asarray(has_before & (drawn.ends - drawn.positions >= self.needed))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,10 @@ class Population(ABC):
 
     @abstractmethod
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
-        """Find episodes by number, (4, n), with their first step that is there; those that were evicted are left out."""
+        """Find episodes by number, (5, n), with their first step that is there; those that were evicted are left out.
+
+        The last row is the position before which their steps are of the population.
+        """
 
     @abstractmethod
     def freeze(self, index: Index) -> list[list[int]]:
@@ -95,7 +98,7 @@ class Everything(Population):
 
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
         """Find episodes by number."""
-        return index.locate_episodes(numbers)
+        return _whole(index.locate_episodes(numbers))
 
     def freeze(self, index: Index) -> list[list[int]]:
         """Return, for each stream, how many steps went before those of now, and how many those are."""
@@ -151,7 +154,7 @@ class MaxAge(Everything):
         firsts, counts = self._episodes(index)
         located = index.locate_episodes(_among_all(numbers, counts, index.table[:, EPISODES]))
         located[1] = np.maximum(located[1], firsts[located[0]])
-        return located
+        return _whole(located)
 
     def _episodes(self, index: Index) -> tuple[Int64, Int64]:
         """Return the position of each stream's first step that is young enough, and how many episodes there are from it on."""
@@ -183,7 +186,7 @@ class Without(Everything):
         self._tags = column("tag", None)
 
     def _lack_tag(self, index: Index, located: Int64) -> Bools:
-        return ~met_here(self._tags, index, f"without={self._tag!r}").has_tag(self._tag, Draw(*located))
+        return ~met_here(self._tags, index, f"without={self._tag!r}").has_tag(self._tag, Draw(*located[:4]))
 
     def locate(self, index: Index, numbers: Int64) -> Int64:
         """Find steps by number; those that have the tag are left out."""
@@ -243,10 +246,10 @@ class Selection(Population):
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
         """Find episodes by number."""
         streams, firsts = self._streams[numbers], self._firsts(index)[numbers]
-        begins = np.maximum(firsts, index.table[streams, FLOOR])
-        some = (begins < firsts + self._lengths[numbers]) & (begins < index.table[streams, HEAD])
+        begins, stops = np.maximum(firsts, index.table[streams, FLOOR]), firsts + self._lengths[numbers]
+        some = (begins < stops) & (begins < index.table[streams, HEAD])
         starts, ends = index.episodes_of(streams[some], begins[some])
-        return np.stack([streams[some], begins[some], starts, ends])
+        return np.stack([streams[some], begins[some], starts, ends, stops[some]])
 
     def freeze(self, index: Index) -> list[list[int]]:
         """Return nothing: the numbers stay."""
@@ -293,6 +296,11 @@ def population_of(
     if without is not None:
         return Without(without)
     return Everything() if episodes is None else Selection(episodes)
+
+
+def _whole(located: Int64) -> Int64:
+    """Return episodes, (4, n), of which all steps are of the population, as `Population.locate_episodes` does."""
+    return np.concatenate([located, located[3:]])
 
 
 def _among_all(numbers: Int64, counts: Int64, all_counts: Int64) -> Int64:

@@ -134,7 +134,7 @@ class Sampler(ABC):
 
     def samples(self) -> Samples:
         """Return what there is to sample, for a pass over all of it."""
-        raise InputError(f"a pass is over all that Uniform or Slices can draw, found {type(self).__name__}")
+        raise InputError(f"a pass is over all that Uniform, Slices or Windows can draw, found {type(self).__name__}")
 
     @abstractmethod
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:

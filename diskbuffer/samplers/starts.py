@@ -80,8 +80,7 @@ class Starts(Sampler):
 
     def _count(self, index: Index) -> int:
         """Count the valid starts."""
-        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
-        return int(np.maximum(self._valid(index, every), 0).sum())
+        return int(self._counted(index)[1].sum())
 
     def _with_notes(self, index: Index, drawn: Draw) -> Draw:
         """Tell what the gather needs to know of them."""
@@ -108,14 +107,13 @@ class Starts(Sampler):
         """Return those of some steps, or of a start in each of some episodes, that are valid starts: (4, n) as in `Draw`."""
         if self._over_episodes:
             episodes = self._population.locate_episodes(index, numbers)
-            return self._start_within(index, episodes[:, self._valid(index, episodes) > 0], rng)
+            return self._start_within(index, episodes[:, self._count_valid(index, episodes) > 0], rng)
         places = self._population.locate(index, numbers)
         return places[:, self._is_valid(index, places)]
 
     def _draw_among_all(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw starts after counting the valid ones of every episode."""
-        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
-        valid = np.maximum(self._valid(index, every), 0)
+        every, valid = self._counted(index)
         if not valid.any():
             raise self._too_short(index)
         weights = (valid > 0).astype(np.int64) if self._over_episodes else valid
@@ -128,24 +126,30 @@ class Starts(Sampler):
         return valid & (places[1] - self._before >= _first_rows(index, places[0], places[2])) if self._before else valid
 
     def _first_valid(self, index: Index, episodes: Int64) -> Int64:
-        """Return the first start of episodes, (4, n) as `Index.locate_episodes` returns them, that has enough steps before it."""
+        """Return the first start of episodes, (5, n) as of `Population.locate_episodes`, that has enough steps before it."""
         firsts: Int64 = episodes[1]
         return np.maximum(firsts, _first_rows(index, episodes[0], episodes[2]) + self._before)
 
-    def _valid(self, index: Index, episodes: Int64) -> Int64:
-        """Count the valid starts of episodes; 0 or less where there are none."""
-        return np.asarray(episodes[3] - self._first_valid(index, episodes) - self._needed + 1)
+    def _count_valid(self, index: Index, episodes: Int64) -> Int64:
+        """Count the valid starts of each of some episodes."""
+        stops = np.minimum(episodes[3] - self._needed + 1, episodes[4])
+        return np.asarray(np.maximum(stops - self._first_valid(index, episodes), 0))
+
+    def _counted(self, index: Index) -> tuple[Int64, Int64]:
+        """Return all episodes, and how many valid starts each has."""
+        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
+        return every, self._count_valid(index, every)
 
     def _start_within(self, index: Index, episodes: Int64, rng: np.random.Generator) -> Int64:
         """Draw one of the valid starts of each episode."""
-        episodes[1] = self._first_valid(index, episodes) + rng.integers(0, self._valid(index, episodes))
-        return episodes
+        episodes[1] = self._first_valid(index, episodes) + rng.integers(0, self._count_valid(index, episodes))
+        return episodes[:4]
 
     def _too_short(self, index: Index) -> EmptyBufferError:
         every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
         if not every.shape[1]:
             return EmptyBufferError(self._population.none_left)
-        longest = int((every[3] - every[1]).max())
+        longest = int((np.minimum(every[3], every[4] + self._needed - 1) - every[1]).max())
         return EmptyBufferError(
             f"no episode has the {self._before + self._needed} steps of {self.sample}{self._population.among}, the longest has "
             f"{longest}; {how_to_have_longer_episodes(index, self.shorter)}"

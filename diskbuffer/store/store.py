@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,11 @@ class Store(Changeable):
     def capacity(self) -> int | None:
         """Steps that are kept at least; None where all are."""
         return self.layout.capacity
+
+    @property
+    def metadata(self) -> list[Mapping[str, Any] | None]:
+        """The user's metadata, of each writer's store; here of one."""
+        return [self.layout.metadata]
 
     @property
     def layout(self) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class MultiWriterStore(Changeable):
     """
 
     writable = False
+
+    @property
+    def metadata(self) -> list[Mapping[str, Any] | None]:
+        """The user's metadata, of each writer's store that is there."""
+        return [member.store.layout.metadata for member in self.members if member.is_there]
 
     def __init__(self, files: Files, *, of_mark: bool = False) -> None:
         self.all_files, self.root, self._of_mark = files, files.root, of_mark

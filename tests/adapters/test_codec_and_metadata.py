@@ -76,6 +76,8 @@ def test_a_store_is_made_with_them(record: Callable[..., None], tmp_path: Path) 
 def test_what_cannot_be_is_told_before_anything_is_written(record: Callable[..., None], tmp_path: Path) -> None:
     with pytest.raises(db.InputError, match="codec must be 'none', 'lz4'"):
         record(tmp_path / "store", codec="gzip")
+    with pytest.raises(db.InputError, match="metadata must consist of strings"):
+        record(tmp_path / "store", metadata={"made by": object()})
     with pytest.raises(db.InputError, match=r"codec= names 'pixels', and there is no such column; there are .*obs"):
         record(tmp_path / "store", codec={"pixels": "lz4"})
     assert not (tmp_path / "store").exists()

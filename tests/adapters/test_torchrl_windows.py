@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.data import ReplayBuffer, TensorDictReplayBuffer
+from torchrl.data import ReplayBuffer, ReplayBufferEnsemble, TensorDictReplayBuffer
 
 import diskbuffer as db
 from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage
@@ -81,3 +82,56 @@ def test_windows_are_drawn_by_priority_and_refused_of_stacks(tmp_path: Path) -> 
         stacked.sample()
     for each in (buffer, stacked):
         each.storage.close()
+
+
+@pytest.mark.parametrize("from_all", [False, True])
+def test_an_ensemble_has_windows_of_each_of_its_buffers(from_all: bool, tmp_path: Path) -> None:
+    buffers = []
+    for n in range(2):
+        sampler = DiskSampler(db.Windows(OFFSETS, seed=n, padding="edge"))
+        buffers.append(TensorDictReplayBuffer(storage=DiskStorage(400, tmp_path / f"{n}"), sampler=sampler, batch_size=8))
+        buffers[-1].extend(steps(0, 100, 1))
+    how: dict[str, Any] = {"sample_from_all": True} if from_all else {"num_buffer_sampled": 3}
+    ensemble = ReplayBufferEnsemble(*buffers, batch_size=24, **how)
+    for _ in range(5):
+        batch = ensemble.sample()
+        for part in batch.unbind(0):
+            assert part["action"].shape[1:] == (len(AROUND),)
+            check(part, buffers[0].storage, part["index", "index"])  # all buffers have the same steps
+    for buffer in buffers:
+        buffer.storage.close()
+
+
+def test_what_was_drawn_and_not_asked_for_is_in_nobodys_way(tmp_path: Path) -> None:
+    storage = DiskStorage(400, tmp_path / "store")
+    sampler = DiskSampler(db.Windows(OFFSETS, seed=0, padding="edge"))
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=8)
+    buffer.extend(steps(0, 100, 1))
+    index, _ = sampler.sample(storage, 8)
+    assert storage.get(slice(0, 2))["action"].tolist() == [0, 1]
+    assert storage.get(index)["action"].shape == (8, len(AROUND))
+    assert storage.get(index)["action"].shape == (8,)
+    sampler.sample(storage, 8)
+    copied = pickle.loads(pickle.dumps(storage))
+    assert copied.get(torch.tensor([3]))["action"].tolist() == [3]
+    for each in (copied, storage):
+        each.close()
+
+
+def test_an_index_names_the_steps_of_a_batch_though_others_take_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = DiskStorage(400, tmp_path / "store")
+    sampler = DiskSampler(db.Windows(OFFSETS, seed=0, padding="edge"))
+    buffer, places = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=8), storage.places
+    buffer.extend(steps(0, 100, 1))
+
+    def and_then(asked: Any) -> Any:
+        found = places(asked)
+        buffer.extend(steps(100, 400, 1))
+        return found
+
+    monkeypatch.setattr(storage, "places", and_then)
+    index, _ = sampler.sample(storage, 8)
+    assert (index >= 0).all()
+    storage.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from diskbuffer.runtime import threads
+from diskbuffer.runtime.signals import Interruptible
 from tests.support.storm import Strike
 
 
@@ -48,6 +50,24 @@ def handing_over(apart: int) -> None:
 def test_no_thread_waits_forever_after_a_signal_while_it_was_begun_or_waited_for(amount: Callable[[int, int], int]) -> None:
     command = [sys.executable, "-m", "tests.runtime.test_threads", str(amount(13, 1))]  # one that a tracer raises leaves traces
     assert subprocess.run(command, check=False, cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_an_interrupt_ends_what_threads_were_asked_for_before_all_of_it_is_done() -> None:
+    done = list[int]()
+
+    def work(n: int) -> None:
+        if n == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        else:
+            time.sleep(0.1)
+        done.append(n)
+
+    arounds: tuple[contextlib.AbstractContextManager[None], ...] = (contextlib.nullcontext(), Interruptible())  # as of flush
+    for n, around in enumerate(arounds):
+        done.clear()
+        with pytest.raises(KeyboardInterrupt), around:
+            threads.do_all(work, range(40), 1, f"one-{n}")
+        assert len(done) < 20
 
 
 if __name__ == "__main__":

@@ -182,9 +182,17 @@ def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
         ({"action": (1, 0)}, {}, "'action': expected integers that ascend"),
         ({"action": (1, 1)}, {}, "'action': expected integers that ascend"),
         ({"action": ()}, {}, "'action': expected integers that ascend"),
-        ({"action": (0.0, 0.5)}, {}, "the offsets of 'action': expected integers"),
+        ({"action": (0.0, 0.5)}, {}, "(?s)the offsets of 'action': expected integers.*seconds=True"),
+        ({"action": (0, 1)}, {"padding": np.array([1, 2])}, "padding must be 'edge', 'zeros' or None"),
+        ({"action": np.array(0.1)}, {"seconds": True}, "'action': expected seconds, such as"),
         ({"action": 3}, {}, "the offsets of 'action': expected integers"),
-        ({"action": (0, 2**40)}, {}, "'action': expected integers that ascend"),
+        ({"action": (0, 2**40)}, {}, "'action': expected less than 2,147,483,648 steps"),
+        ({"action": (-(2**63),)}, {}, "'action': expected less than"),
+        ({"action": (0, 4)}, {"stride": 2**62}, "stride must be"),
+        ({"action": (0, 4)}, {"stride": 2**30}, r"'action': expected less than .* found \[0, 4\] with a stride of"),
+        ({"action": (0.1, 0.1)}, {"seconds": True}, "'action': expected seconds that ascend"),
+        ({"action": (0.0, float("inf"))}, {"seconds": True}, "'action': expected seconds that ascend"),
+        ({"action": ()}, {"seconds": True}, "'action': expected seconds, such as"),
         ({"action": (0, 1)}, {"padding": "last"}, "padding must be 'edge', 'zeros' or None"),
         ({"action": (0, 1)}, {"stride": 0}, "stride must be"),
     ],
@@ -200,6 +208,7 @@ def test_columns_of_windows_are_the_buffers(buffer: db.ReplayBuffer) -> None:
         with pytest.raises(db.InputError, match="the windows have no 'key'; they have obs/state, action"):
             getattr(buffer, call)(4, sampler=window, columns=["key"])
     assert set(buffer.sample(4, window, columns=["action"])) == {"action", "steps"}
+    assert set(buffer.sample(4, window, columns=[])) == {"steps"}
     with pytest.raises(db.InputError, match="no column 'obs/nope'"):
         buffer.sample(4, db.Windows({"obs/nope": (0,)}))
     with pytest.raises(db.errors.EmptyBufferError, match=r"has the 101 steps of a window, the longest has 60; .*padding"):
@@ -233,6 +242,15 @@ def test_windows_resume_and_are_shared_out_and_mixed(buffer: db.ReplayBuffer) ->
         db.Mixture([(buffer, 1, window(4)), (buffer, 1, db.Windows(offsets, padding="zeros"))])
 
 
+def test_what_was_drawn_ahead_for_a_shorter_history_is_drawn_anew(buffer: db.ReplayBuffer) -> None:
+    shorter, longer = (db.Windows({"key": (before, 0)}, seed=0) for before in (-1, -4))
+    loop = iter(buffer.loader(64, shorter))
+    next(loop)
+    longer.load_state_dict(shorter.state_dict())
+    for _, batch in zip(range(6), buffer.loader(64, longer), strict=False):
+        assert (batch["key"][:, 1] - batch["key"][:, 0] == 4).all()
+
+
 def test_windows_in_seconds_are_those_in_steps(tmp_path: Path) -> None:
     made = {}
     for name, metadata in (("ten", {"fps": 10}), ("thirty", {"fps": 29.97}), ("none", {}), ("bad", {"fps": "30"})):
@@ -245,13 +263,34 @@ def test_windows_in_seconds_are_those_in_steps(tmp_path: Path) -> None:
         np.testing.assert_array_equal(flatten(found)[path], values)
     keys = made["thirty"].sample(8, db.Windows({"key": [0.0, 1 / 29.97, 10 / 29.97]}, 1, seconds=True))["key"]
     assert (keys - keys[:, :1]).tolist() == [[0, 1, 10]] * 8
-    with pytest.raises(db.InputError, match=r"with 29.97 steps a second, none lies within 0.0001 s of each of \[0.0, 0.1\]"):
+    with pytest.raises(db.InputError, match=r"with 29.97 steps a second, 0\.1 s is no step: the nearest is at 0\.1001 s"):
         made["thirty"].sample(8, db.Windows({"key": [0.0, 0.1]}, 1, seconds=True))
-    for name in ("none", "bad"):
-        with pytest.raises(db.InputError, match="nothing tells how many steps a second the buffer has"):
-            made[name].sample(8, db.Windows(in_seconds, 1, seconds=True))
+    with pytest.raises(db.InputError, match="nothing tells how many steps a second the buffer has"):
+        made["none"].sample(8, db.Windows(in_seconds, 1, seconds=True))
+    with pytest.raises(db.InputError, match=r"metadata\['fps'\] is '30'"):
+        made["bad"].sample(8, db.Windows(in_seconds, 1, seconds=True))
+    with pytest.raises(db.InputError, match=r"two of .* are the same step"):
+        made["ten"].sample(8, db.Windows({"key": [0.0, 0.00005]}, seconds=True))
+    for name, fps in (("a", 10), ("b", 20)):
+        with db.ReplayBuffer(tmp_path / "several", columns=COLUMNS, writer=name, metadata={"fps": fps}) as writer:
+            extend(writer, 1, np.zeros(40, bool))
+    with (
+        db.ReplayBuffer(tmp_path / "several", mode="r") as several,
+        pytest.raises(db.InputError, match="several steps a second, 10, 20"),
+    ):
+        several.sample(8, db.Windows(in_seconds, seconds=True))
     with pytest.raises(db.InputError, match="the offsets of 'key': expected seconds"):
         db.Windows({"key": ["now"]}, seconds=True)  # type: ignore[list-item]
+    with pytest.raises(db.InputError, match=r"with 10 steps a second, .*, 3000000000.0\] are more than 2,147,483,648 steps"):
+        made["ten"].sample(8, db.Windows({"key": [0.0, 3e9]}, seconds=True))
+    given: dict[str, Any] = {"key": (n / 10 for n in range(2))}
+    once = db.Windows(given, 1, seconds=True)
+    given["key"] = [0.0, 0.3]  # as others may do with what is theirs
+    keys = made["ten"].sample(8, once)["key"]
+    assert (keys - keys[:, :1]).tolist() == [[0, 1]] * 8
+    with pytest.raises(db.InputError, match=r"met a buffer with 10 steps a second before, and this one has 29\.97"):
+        made["thirty"].sample(8, once)
+    assert made["ten"].sample(8, once)["key"].shape == (8, 2)
     for buffer in made.values():
         buffer.close()
 
@@ -273,6 +312,19 @@ def test_windows_are_drawn_by_priority(buffer: db.ReplayBuffer) -> None:
     for other in (db.Windows({"key": (0,)}), db.Windows({"key": (0,)}, padding="edge", max_age=5), db.Slices(3)):
         with pytest.raises(db.InputError, match="windows must be Windows with padding="):
             db.Prioritized(windows=other)  # type: ignore[arg-type]
+
+
+def test_starts_lie_in_what_was_selected_of_an_episode_that_grew_since(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, seed=0) as buffer:
+        extend(buffer, 1, np.zeros(60, bool))
+        selected = buffer.episodes[:]
+        extend(buffer, 1, np.zeros(60, bool), new_episode=False)
+        drawn = buffer.sample(512, db.Slices(5, 0, over="episodes", episodes=selected))["steps"]
+        assert int(drawn[:, 0].max()) < 60
+        with pytest.raises(db.errors.EmptyBufferError, match=r"has the 62 steps of a window.*the longest has 60"):
+            buffer.sample(8, db.Windows({"action": (-61, 0)}, episodes=selected))
+        drawn = buffer.sample(512, db.Windows({"action": (-50, 0)}, episodes=selected))["steps"]
+        assert set(drawn.tolist()) == set(range(50, 60))
 
 
 def test_windows_of_some_episodes(buffer: db.ReplayBuffer) -> None:

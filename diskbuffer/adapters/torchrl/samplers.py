@@ -92,13 +92,15 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
 
     def _read_windows(self, storage: DiskStorage, n: int) -> tuple[Any, dict[Any, Any]]:
         """Draw places of the storage, and hand what is around them to it, which TorchRL asks for that next."""
-        buffer, parts, missing = self._opened(storage), list[dict[str, Any]](), n
+        buffer, parts, where, missing = self._opened(storage), list[dict[str, Any]](), list[Int64](), n
         if buffer.frame_stack > 1:
             raise InputError("windows are of single frames: make the storage without frame_stack, and name a stack's offsets")
         for _ in range(_TRIES):
             drawn = flatten(buffer.sample(missing, self.sampler, numpy=True))
-            good = storage.places(drawn["steps"]) >= 0
+            places = storage.places(drawn["steps"])
+            good = places >= 0
             parts.append(drawn if good.all() else {path: rows[good] for path, rows in drawn.items()})
+            where.append(places[good])
             missing -= int(good.sum())
             if not missing:
                 break
@@ -108,7 +110,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         steps, info = rows.pop("steps"), dict[Any, Any]()
         if "weights" in rows:
             info["priority_weight"] = torch.from_numpy(rows.pop("weights"))
-        index = _index(storage, steps, storage.places(steps))
+        index = _index(storage, steps, np.concatenate(where))
         storage.hand_over(index, TensorDict(as_entries(rows), [n], device=storage.device))
         return index, info
 

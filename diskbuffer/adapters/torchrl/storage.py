@@ -31,7 +31,6 @@ from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.plugin import SharedStore, integer, is_store, local_path
 
 Int64 = npt.NDArray[np.int64]
-_handed_over = threading.local()  # the batch that a sampler has read
 
 
 class DiskStorage(TensorStorage):  # type: ignore[misc]
@@ -98,6 +97,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         Storage.__init__(self, integer("max_size", max_size))  # not TensorStorage's, which wants a tensor
         self._has_told = False  # what is slow
         self._is_started_copy = False  # in a process that was given this when it was started
+        self._read_ahead = dict[int, tuple[Any, Any]]()  # by thread: the index that a sampler drew last, and what it has read
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else path
         how = {"threads": threads, "segment_rows": segment_rows, "codec": codec, "metadata": metadata}
         self.stored = Stored(where, self.max_size, self.ndim, frame_stack, **how)
@@ -181,17 +181,19 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     # Reading
 
     def hand_over(self, index: Any, data: Any) -> None:
-        """Have `get` return what a sampler has read already, where this thread asks for the same index next."""
-        _handed_over.batch = self, index, data
+        """Have the next `get` of this thread return what a sampler has read already, of that index, or of its parts in turn."""
+        self._read_ahead[threading.get_ident()] = index, data
 
     @uncompiled
     def get(self, index: Any) -> Any:
         """Return the steps in places; a slice of them is read when its entries are asked for."""
-        handed = _handed_over.__dict__.pop("batch", None)
-        if handed is not None and handed[0] is self and _is_same(index, handed[1]):
-            return handed[2]
         if has_slice(index):
             return self[index]
+        drawn, data = self._read_ahead.pop(threading.get_ident(), (None, None))
+        if drawn is not None and (n := _beginning(drawn, index)):
+            if n < len(data):  # an ensemble draws for several batches at once
+                self.hand_over(tuple(axis[n:] for axis in drawn) if isinstance(drawn, tuple) else drawn[n:], data[n:])
+            return data[:n]
         with self._following() as stored:
             return stored.get(index, self.device)
 
@@ -298,6 +300,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = Storage.__getstate__(self)
+        state["_read_ahead"] = {}
         if get_spawning_popen() is not None:
             state["_is_started_copy"] = True
         return state
@@ -307,10 +310,13 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._follow()
 
 
-def _is_same(index: Any, other: Any) -> bool:
-    """Return whether an index is another one, perhaps on another device."""
-    one, two = (each if isinstance(each, tuple) else (each,) for each in (index, other))
-    return len(one) == len(two) and all(torch.equal(torch.as_tensor(a).cpu(), b) for a, b in zip(one, two, strict=True))
+def _beginning(drawn: Any, index: Any) -> int:
+    """Return how many places an index has, perhaps on another device, if one that was drawn begins with them; else 0."""
+    whole, part = (each if isinstance(each, tuple) else (each,) for each in (drawn, index))
+    axes = [torch.as_tensor(axis).cpu() for axis in part]
+    if len(axes) != len(whole) or not axes[0].ndim:
+        return 0
+    return len(axes[0]) if all(torch.equal(a, b[: len(a)]) for a, b in zip(axes, whole, strict=True)) else 0
 
 
 def _remove(store: SharedStore, process: int) -> None:

@@ -68,7 +68,7 @@ class LeRobotSource:
             info.steps,
             final=False,
             environment=own.get("environment"),
-            metadata=own.get("metadata") if own else {"fps": info.fps, "lerobot": _facts(info)},
+            metadata={"fps": info.fps, **((own.get("metadata") or {}) if own else {"lerobot": _facts(info)})},
             n_envs=self._n_envs,
             frame_stack=_within(own, "frame_stack", 1, 1000),
             padding=str(own.get("padding", "first")),

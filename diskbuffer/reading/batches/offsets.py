@@ -106,14 +106,15 @@ def _lasts(drawn: Draw, of_observations: bool) -> npt.NDArray[np.int64]:
 
 
 @lru_cache
-def _parts(form: Offsets, paths: tuple[str, ...], stack: int) -> list[_Part]:
+def _parts(form: Offsets, paths: tuple[str, ...], stack: int) -> tuple[_Part, ...]:
     """Return which columns are gathered together."""
     along, apart = list[str](), dict[tuple[tuple[int, ...], bool], list[str]]()
     offsets = dict(form.columns)
     for path in paths:
         each, of_observation = offsets[path], is_observation(path)
         is_run = each[-1] - each[0] == len(each) - 1
-        has_nearest = form.padding != "edge" or each[0] <= 0 <= each[-1]  # the drawn step, at least
+        # The edge is copied from a row that was gathered: the drawn step's, at least.
+        has_nearest = form.padding != "edge" or each[0] <= 0 <= each[-1]
         if is_run and has_nearest and not (of_observation and stack > 1):
             along.append(path)
         else:
@@ -122,4 +123,4 @@ def _parts(form: Offsets, paths: tuple[str, ...], stack: int) -> list[_Part]:
     if along:
         first, last = min(offsets[path][0] for path in along), max(offsets[path][-1] for path in along)
         parts.append(_Part(tuple(along), last - first + 1, first))
-    return parts
+    return tuple(parts) or (_Part((), 1),)

@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.runtime.dropped import wait_for_closing
 from diskbuffer.runtime.uncopied import Uncopied
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
@@ -47,7 +48,7 @@ class WriterLock(Uncopied):
 
     def _acquire(self) -> int:
         """Lock the file; return its descriptor."""
-        begun = time.monotonic()
+        begun, has_waited = time.monotonic(), False
         while True:
             fd = self._files.open_lock(_LOCK, write=True)
             try:
@@ -58,7 +59,9 @@ class WriterLock(Uncopied):
                 if fd >= 0:
                     os.close(fd)
             if time.monotonic() - begun > _PROBE_SECONDS:
-                raise self._held()
+                if has_waited or not wait_for_closing():
+                    raise self._held()
+                has_waited = True
             time.sleep(0.001)
 
     def _held(self) -> LockedError:
