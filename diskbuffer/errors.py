@@ -14,7 +14,7 @@ DiskBufferError
 │   ├── ClosedError                       the buffer was closed
 │   ├── ReadOnlyError (OSError)           writing to a buffer opened with mode="r"
 │   ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
-│   └── FormatError (OSError)             the store is of a newer format than this version reads
+│   └── FormatError (OSError)             the store is of a format that this version does not read
 ├── CorruptionError (OSError)             bytes on disk that cannot be what was written
 │   └── SourceError                       a file of another format is damaged, or is not what it should be
 ├── NotFoundError                         what was named is not there

@@ -120,7 +120,7 @@ class Bench:
     def _what_is_expected(self, kind: str) -> None:
         if kind not in self._expected:
             self._copy(kind)
-            self._used[kind] = used_bytes(self._copies / kind, closed=not KINDS[kind].killed)
+            self._used[kind] = used_bytes(self._copies / kind)
             self._expected[kind] = expected(self._copies / kind, KINDS[kind].n_envs)
             self._whole[kind] = Expected.of(self._copies / kind, self._expected[kind][1])
             self._copy(kind)  # which was opened for writing

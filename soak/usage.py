@@ -24,8 +24,8 @@ Bools = npt.NDArray[np.bool_]
 NOTES_OF_SLOTS = tuple(f"{SEGMENTS}/{name}/c.0" for name in ("before", "left", "sealed"))
 
 
-def used_bytes(root: Path, *, closed: bool) -> dict[str, Bools]:
-    """Return, of each file of an undamaged store, which of its bytes are in use; `closed` tells that it was not killed."""
+def used_bytes(root: Path) -> dict[str, Bools]:
+    """Return, of each file of an undamaged store, which of its bytes are in use."""
     store = open_store(root, writable=False, recover=False)
     files = [path for path in root.rglob("*") if path.is_file()]
     used = {str(path.relative_to(root)): np.full(path.stat().st_size, path.suffix == ".json") for path in files}
@@ -34,7 +34,7 @@ def used_bytes(root: Path, *, closed: bool) -> dict[str, Bools]:
         _mark_entry(store, used, slot)
     for stream in slots:
         for slot in stream:
-            _mark_flat(store, used, slot, settled=closed or slot != stream[-1])
+            _mark_flat(store, used, slot, newest=slot == stream[-1])
             for path in store.layout.packed:
                 _mark_shard(store, used, path, slot)
     return used
@@ -54,8 +54,8 @@ def _mark_entry(store: Store, used: dict[str, Bools], slot: int) -> None:
         used[f"{CHECKSUMS}/{path}/c.0"][slot * 4 : slot * 4 + 4] = marked
 
 
-def _mark_flat(store: Store, used: dict[str, Bools], slot: int, *, settled: bool) -> None:
-    """Mark rows below the segment's length, all where a checksum is over the file; what was done last counts if settled."""
+def _mark_flat(store: Store, used: dict[str, Bools], slot: int, *, newest: bool) -> None:
+    """Mark rows below the segment's length, all where a checksum is over the file; what was done at the newest does not count."""
     layout, length, sealed = store.layout, store.table.length(slot), store.table.is_sealed(slot)
     for path in (*layout.flat, *layout.derived):
         marks = used.get(layout.data_file(path, slot))
@@ -65,9 +65,9 @@ def _mark_flat(store: Store, used: dict[str, Bools], slot: int, *, settled: bool
         rows[: layout.segment_rows if sealed else length] = True
         if path in layout.derived:
             rows[:] = store.table.checksum(path, slot) != NEVER
-        elif not settled and not sealed and path in covered(layout.schema, STEP):
+        elif newest and not sealed and path in covered(layout.schema, STEP):
             rows[length - 1] = False
-        elif not settled and not sealed and path == CHECKSUM:
+        elif newest and not sealed and path == CHECKSUM:
             rows[length - 1, 4:] = False
 
 

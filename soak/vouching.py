@@ -13,7 +13,7 @@ import numpy as np
 
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.checksums import OBS, STEP, covered, row_checksums
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.store.format.zarr_metadata import encode_json
 from diskbuffer.store.last_writer import State
@@ -72,7 +72,7 @@ class _Voucher:
             for step in (*steps, self._seal) if was_sealed[slot] else steps:
                 with contextlib.suppress(Exception):
                     step(slot)
-            self._table.set_length(slot, self._table.length(slot))
+            self._table.set_length(slot, self._table.length(slot), no_reset=self._table.no_reset(slot))
 
     def _shards(self, slot: int) -> None:
         for path in self._layout.packed:
@@ -91,7 +91,7 @@ class _Voucher:
             rows = {path: found.rows(path, 0, found.length) for path in covered(layout.schema, word)}
             values = row_checksums(layout.schema, layout.salt, stream, first, found.length, rows, word)
             if word == STEP and self._is_newest(stream, first) and not rows["is_last"][-1].any():
-                values[-1] ^= NOT_YET
+                values[-1] = 0
             words[: found.length, word] = values
 
     def _is_newest(self, stream: int, first: int) -> bool:

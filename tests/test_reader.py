@@ -14,7 +14,6 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.plugin import Reader, is_observation, writers_of
-from tests.frozen.archives import ARCHIVES, BOOT, unpack
 from tests.support.experience import Experience, Feeder
 from tests.support.specimens import KINDS, make
 from tests.support.workloads import boot
@@ -76,18 +75,13 @@ def compare(path: Path) -> Reader:
 
 @pytest.mark.some(4)
 @pytest.mark.parametrize("booted_since", [False, True])
-@pytest.mark.parametrize("name", [name for name in ARCHIVES if name != "damaged"])
-def test_stores_of_every_version_look_as_a_buffer_has_them(name: str, booted_since: bool, tmp_path: Path) -> None:
-    with boot(BOOT + booted_since):
-        compare(unpack(name, tmp_path))
-
-
-@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_random_stores_look_as_a_buffer_has_them(kind: str, tmp_path: Path, any_seed: int) -> None:
+def test_random_stores_look_as_a_buffer_has_them(kind: str, booted_since: bool, tmp_path: Path, any_seed: int) -> None:
     """Closed, killed, not sealed; nested, flat, of many environments; tagged, evicted."""
-    make(tmp_path / "store", kind, any_seed)
-    compare(tmp_path / "store")
+    with boot(1):
+        make(tmp_path / "store", kind, any_seed)
+    with boot(1 + booted_since):
+        compare(tmp_path / "store")
 
 
 def test_a_reader_follows_its_writer(tmp_path: Path, any_seed: int) -> None:
@@ -200,6 +194,7 @@ def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_reading_imports_neither_numba_nor_torch(tmp_path: Path) -> None:
-    path = unpack("closed", tmp_path)
+    path = tmp_path / "store"
+    make(path, "pixels, closed", 0)
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("", "")

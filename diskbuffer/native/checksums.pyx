@@ -2,6 +2,7 @@
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libcpp cimport bool as cbool
 
 from diskbuffer.native.arrays cimport int64s, length, uint32s
 from diskbuffer.native.libraries cimport attach_libraries
@@ -13,7 +14,7 @@ cdef extern from "checksums.hpp" namespace "diskbuffer" nogil:
     struct Rows:
         pass
 
-    int64_t length_word_ "diskbuffer::length_word"(uint64_t seed, uint64_t rows)
+    int64_t length_word_ "diskbuffer::length_word"(uint64_t seed, uint64_t rows, cbool no_reset)
     uint32_t row_seed_ "diskbuffer::row_seed"(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word)
     uint32_t crc32c_ "diskbuffer::crc32c"(uint32_t crc, const void* data, size_t size)
     void checksum_rows_ "diskbuffer::checksum_rows"(
@@ -52,9 +53,9 @@ def crc32c(uint32_t crc, uintptr_t address, size_t size):
     return crc
 
 
-def length_word(uint64_t seed, uint64_t rows):
-    """Return what is stored for a segment's length."""
-    return length_word_(seed, rows)
+def length_word(uint64_t seed, uint64_t rows, cbool no_reset=False):
+    """Return what is stored for a segment's length; `no_reset` tells that no reset step can follow its last row."""
+    return length_word_(seed, rows, no_reset)
 
 
 def row_seed(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word):

@@ -251,7 +251,7 @@ class StreamLog:
         """
         self._refuse_closed()
         self.pack()
-        self.writer.checksum_all_newest(self._index.heads)
+        self.writer.settle_newest(self._index.heads)
         return self._index.heads.copy()
 
     @property
@@ -278,7 +278,7 @@ class StreamLog:
                 self._closing = True
             self.sealer.stop()
             with lock:
-                self.writer.checksum_all_newest(self._index.heads)
+                self.writer.settle_newest(self._index.heads)
                 self.writer.publish(self._index.heads)
             with self._syncing:
                 self._sync()

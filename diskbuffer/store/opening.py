@@ -78,12 +78,13 @@ def _recover_to_write(store: Store) -> None:
     """Find out what counts of that which the last writer left, and have the store be that; an error where it is damaged."""
     last, synced = _how_it_was_left(store)
     if last is LastShutdown.CLEAN:
-        kill.make_sure(store, synced, closed=True)
+        kill.make_sure(store, synced)
         store.durability.begin(store.heads())
         store.keep_rows_of_readers()
         return
     if last is LastShutdown.KILLED:
-        kill.make_sure(store, synced, closed=False)
+        kill.make_sure(store, synced)
+        resume_writing.settle_newest(store)
     else:
         state = store.durability.state
         assert state is not None  # or no power loss is known of
@@ -91,7 +92,6 @@ def _recover_to_write(store: Store) -> None:
         store.find_free()
         blank_rows.begin_at(store, state.next_positions())
     # What a process that died had written may still be in the page cache alone.
-    resume_writing.undo_newest(store)
     resume_writing.note_unchecked(store)
     layout = store.layout
     for slots, _ in store.segments():
@@ -148,9 +148,7 @@ def _recover_to_read(store: Store) -> None:
         ended = {stream: True for stream, (head, position) in enumerate(heads) if position > head + 1}  # by the next writer
         store.open_ends = resume_writing.open_ends(store) | ended
         return
-    kill.make_sure(store, synced, closed=last is LastShutdown.CLEAN)
-    if last is LastShutdown.KILLED:
-        store.open_ends = resume_writing.open_ends(store)
+    kill.make_sure(store, synced)
 
 
 def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:

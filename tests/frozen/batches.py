@@ -84,7 +84,7 @@ PRIORITIES: dict[str, Make] = {
     "Prioritized length=5 period=1 burn_in=3": lambda _, seed: db.Prioritized(seed=seed, length=5, period=1, burn_in=3, eta=0.5),
 }
 SOME_PRIORITIES = ("Prioritized", "Prioritized length=5 period=1 burn_in=3")
-# Of archives, and of others that differ from the rest in how rows are decoded, or take long
+# Of stores that differ from the rest in how rows are decoded, or take long
 FEW = ("Uniform", "Uniform n_step=3", "Uniform replace=False", "Slices 4 burn_in=5 strict=False", "Slices 6 crossing")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from tests.frozen.archives import ARCHIVES, BOOT, unpack
+from tests.support.specimens import copy_while_open
 from tests.support.workloads import boot
 
 Array = npt.NDArray[Any]
@@ -425,21 +425,28 @@ def _webp(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
         yield buffer
 
 
-def _archived(name: str, *, rebooted: bool = False, mark: str | None = None, repaired: bool = False) -> None:
-    what = ", ".join([name, *["rebooted"] * rebooted, *["marked"] * bool(mark), *["repaired"] * repaired])
-
-    @_store(f"format 1: {what}", "few")
-    def _unpacked(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-        store = unpack(name, path)
-        with boot(BOOT + rebooted):
-            if repaired:
-                db.check(store, repair=True, progress=False)
-            with db.ReplayBuffer(store, mode="r", mark=mark, seed=3, threads=threads) as buffer:
-                yield buffer
+@_store("cleared", "few")
+def _cleared(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
+    with db.ReplayBuffer(
+        path / "store", columns=PIXELS, n_envs=2, autoreset="next_step", segment_rows=64, seed=3, threads=threads
+    ) as buffer:
+        fill(buffer, PIXELS, 14)
+        buffer.clear()
+        fill(buffer, PIXELS, 9, first=14)
+        yield buffer
 
 
-for _name in ARCHIVES:
-    _archived(_name, repaired=_name == "damaged")
-for _name in ("killed", "killed-ring", "live"):
-    _archived(_name, rebooted=True)
-_archived("closed", mark="then")
+def _left(name: str, *, rebooted: bool) -> None:
+    """Have a store read that was not closed: its writer was killed, or the machine lost its power, in another boot."""
+
+    @_store(f"{name}, left by a {'power loss' if rebooted else 'kill'}", "few")
+    def _opened(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
+        with boot(1), STORES[name].open(path / "written", threads):
+            copy_while_open(path / "written" / "store", path / "left")
+        with boot(1 + rebooted), db.ReplayBuffer(path / "left", mode="r", seed=3, threads=threads) as buffer:
+            yield buffer
+
+
+for _name in ("frames one by one, in the tail and not", "a ring of vectors", "cleared"):
+    _left(_name, rebooted=False)
+    _left(_name, rebooted=True)

@@ -35,7 +35,7 @@ def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
     told, steps = expected(tmp_path / "store", KINDS[kind].n_envs)
     shutil.rmtree(tmp_path / "store")
     make(tmp_path / "store", kind, 3)
-    for name, used in used_bytes(tmp_path / "store", closed=False).items():
+    for name, used in used_bytes(tmp_path / "store").items():
         if not name.startswith("writer") and "writer." not in name and not name.startswith("is_last"):
             data = np.frombuffer((tmp_path / "store" / name).read_bytes(), np.uint8).copy()
             data[~used] = rng.integers(0, 256, int((~used).sum()))

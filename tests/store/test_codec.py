@@ -63,7 +63,8 @@ def test_rows_have_the_same_checksums_natively_and_in_python() -> None:
             native = checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart)
             assert native.tolist() == checksums.row_checksums(schema, salt, stream, first, n, summed, word, apart).tolist()
     for seed, length in rng.integers(0, 2**31, (100, 2)).tolist():
-        assert length_word(seed, length) == checksums.length_word(seed, length)
+        for no_reset in (False, True):
+            assert length_word(seed, length, no_reset) == checksums.length_word(seed, length, no_reset)
 
 
 def test_rows_are_replaced_and_the_checksums_of_their_files_with_them() -> None:

@@ -57,13 +57,13 @@ def test_numbers_are_folded_one_by_one_as_all_at_once(fields: list[int]) -> None
 
 
 @examples(50, 1000)
-@given(WORDS, st.integers(0, 2**31 - 1))
-def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, rows: int) -> None:
-    one = np.array([checksums.length_word(seed, rows)], np.int64).view(np.uint64)
-    many = checksums.length_words(np.array([seed]).view(np.uint64), np.array([rows]))
-    assert one[0] == many[0]
+@given(WORDS, st.integers(0, 2**31 - 1), st.booleans(), st.integers(0, 63))
+def test_a_word_of_a_length_is_another_once_a_bit_flips(seed: int, rows: int, no_reset: bool, bit: int) -> None:
+    one = np.array([checksums.length_word(seed, rows, no_reset)], np.int64).view(np.uint64)
     assert int(one[0]) & 0xFFFFFFFF == rows
-    assert rows == 0 or int(one[0]) >> 32 != 0
+    assert int(one[0]) >> 32 & 1 == (no_reset and rows > 0)
+    words = np.array([one[0], one[0] ^ np.uint64(1 << bit)])
+    assert checksums.are_length_words(np.array([seed]).view(np.uint64), words).tolist() == [True, False]
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
@@ -238,7 +238,7 @@ def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
     flip(newest, 8 * 3)
     of_another_boot(monkeypatch)
     table, synced, settled = "_segments/length/c.0.0", dict[str, bytes](), []
-    sync, settle = Files.sync, resume_writing._undo
+    sync, settle = Files.sync, resume_writing._settle
 
     def noted(self: Files, name: str) -> None:
         sync(self, name)
@@ -250,7 +250,7 @@ def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
         settle(*args)
 
     monkeypatch.setattr(Files, "sync", noted)
-    monkeypatch.setattr(resume_writing, "_undo", checked)
+    monkeypatch.setattr(resume_writing, "_settle", checked)
     db.ReplayBuffer(path).close()
     assert settled
     assert all(settled)

@@ -1,4 +1,4 @@
-// Checksums of rows, and of lengths, as docs/format.md describes them.
+// Checksums of rows, and of lengths, as docs/format-1.md describes them.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,15 @@
 
 namespace diskbuffer {
 
-// Return what is stored for a segment's length: the rows, and their hash in the upper 32 bits; 0 for none.
-inline int64_t length_word(uint64_t seed, uint64_t rows) {
-    return rows == 0 ? 0 : static_cast<int64_t>((mix(seed + rows) & ~0xFFFFFFFFull) | rows);
+// Return what is stored for a segment's length: the rows in the lower 32 bits; the lowest of the upper ones is set where no reset step can
+// follow the last row; the others are a hash of these. 0 where there are no rows.
+inline int64_t length_word(uint64_t seed, uint64_t rows, bool no_reset) {
+    const uint64_t hashed = rows | static_cast<uint64_t>(no_reset) << 32;
+    return rows == 0 ? 0 : static_cast<int64_t>((mix(seed + hashed) & ~0x1FFFFFFFFull) | hashed);
 }
+
+// Return whether no reset step can follow the last row of a segment, by what is stored for its length.
+inline bool is_no_reset(int64_t length_word) { return length_word >> 32 & 1; }
 
 // Return the number that a row's checksum starts from; `word` is 0 for its observation, 1 for its step.
 inline uint32_t row_seed(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word) {

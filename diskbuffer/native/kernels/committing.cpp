@@ -12,9 +12,8 @@ namespace diskbuffer {
 namespace {
 
 constexpr int64_t of_observation = 0, of_step = 1;  // words of a row's checksum
-// What is combined, by exclusive or, with the second word of a newest row: its episode is not over; it is, and no reset step follows.
-constexpr uint32_t not_yet = 0x5A5A5A5A, no_reset = 0xC3C3C3C3;
-constexpr int64_t narrow = 256;                     // bytes of a row, up to which its values are put side by side for one checksum
+constexpr uint32_t nothing_done = 0;  // in place of the second word of a row that may still become a step
+constexpr int64_t narrow = 256;       // bytes of a row, up to which its values are put side by side for one checksum
 
 }  // namespace
 
@@ -94,7 +93,7 @@ void BlockRecorder::commit_environment(int64_t environment, int64_t until) {
     for (int64_t t = done; t < until;) {
         const Decision& first = decision(t, environment);
         if (first.kind == Kind::reset) {
-            write_word(stream, newest.head, of_step, no_reset);
+            have_count(stream, newest.head, newest.head, true);
             t++;
             continue;
         }
@@ -137,12 +136,13 @@ void BlockRecorder::commit_run(int64_t environment, int64_t first, int64_t last,
             case Role::checksum: break;
         }
     }
-    if (starts_episode) write_word(stream, position, of_observation, 0);
+    if (starts_episode) write_word(stream, position, of_observation);
     for (int64_t k = 0; k < n; k++) {
-        write_word(stream, position + k, of_step, 0);
-        write_word(stream, position + k + 1, of_observation, 0);
+        write_word(stream, position + k, of_step);
+        write_word(stream, position + k + 1, of_observation);
     }
-    write_word(stream, head, of_step, is_over ? 0 : not_yet);
+    if (is_over) write_word(stream, head, of_step);
+    else store<uint32_t>(word_at(stream, head, of_step), nothing_done);
     have_count(stream, position, head);
     newest.head = head;
     newest.ended = is_over;
@@ -201,8 +201,8 @@ void BlockRecorder::commit_row_alone(int64_t stream, const std::vector<const uin
     }
     *row(target_.terminated, stream, position) = terminated;
     *row(target_.truncated, stream, position) = 1;
-    write_word(stream, position, of_observation, 0);
-    write_word(stream, position, of_step, 0);
+    write_word(stream, position, of_observation);
+    write_word(stream, position, of_step);
     note_start(stream, position, -1);
     have_count(stream, position, position);
     newest.head = position;
@@ -217,14 +217,14 @@ void BlockRecorder::end_newest(int64_t stream) {
         clear_rows(c, stream, newest.head, 1);
     for (int64_t c : of_word_[of_step])
         if (target_.columns[c].role == Role::is_last) *row(c, stream, newest.head) = 1;
-    write_word(stream, newest.head, of_step, 0);
+    write_word(stream, newest.head, of_step);
     newest.ended = 1;
 }
 
 bool BlockRecorder::cut_off(int64_t stream) {
     const bool was_running = target_.table[stream].head >= 0 && !target_.table[stream].ended;
     end_newest(stream);
-    if (target_.next_step && target_.table[stream].head >= 0) write_word(stream, target_.table[stream].head, of_step, no_reset);
+    if (target_.next_step && target_.table[stream].head >= 0) have_count(stream, target_.table[stream].head, target_.table[stream].head, true);
     return was_running;
 }
 
@@ -255,7 +255,8 @@ void BlockRecorder::forget() {
         if (prefixes_[stream].written) {
             const int64_t newest = target_.table[stream].head;
             *row(target_.terminated, stream, newest) = *row(target_.truncated, stream, newest) = 0;
-            write_word(stream, newest, of_step, target_.next_step ? no_reset : 0);
+            write_word(stream, newest, of_step);
+            if (target_.next_step) have_count(stream, newest, newest, true);
         }
         prefixes_[stream].rows = prefixes_[stream].written = 0;
         for (const auto& stacks : newest_stacks_)
@@ -283,24 +284,33 @@ uint32_t BlockRecorder::checksum(int64_t stream, int64_t position, int64_t word)
     return crc;
 }
 
-void BlockRecorder::write_word(int64_t stream, int64_t position, int64_t word, uint32_t combined) const {
-    store<uint32_t>(row(checksum_column_, stream, position) + 4 * word, checksum(stream, position, word) ^ combined);
+uint8_t* BlockRecorder::word_at(int64_t stream, int64_t position, int64_t word) const {
+    return row(checksum_column_, stream, position) + 4 * word;
+}
+
+void BlockRecorder::write_word(int64_t stream, int64_t position, int64_t word) const {
+    store<uint32_t>(word_at(stream, position, word), checksum(stream, position, word));
 }
 
 // Return whether the next step may be a reset, in next-step mode: the newest row is the last of an episode that was not cut off, and no reset
-// came since. The row itself tells, so that a kill does not change it.
+// came since. The word with the segment's length tells, so that a kill does not change it.
 bool BlockRecorder::awaits_reset(int64_t stream) const {
     const Stream& newest = target_.table[stream];
-    return newest.ended && load<uint32_t>(row(checksum_column_, stream, newest.head) + 4 * of_step) == checksum(stream, newest.head, of_step);
+    return newest.ended && !is_no_reset(*length_of(stream, newest.head).word);
 }
 
-// Have rows up to a position count, with one aligned store for each segment, one after the other.
-void BlockRecorder::have_count(int64_t stream, int64_t first, int64_t last) const {
+// Have rows up to a position count, with one aligned store for each segment, one after the other. `no_reset` tells that no reset step can
+// follow the last of them.
+void BlockRecorder::have_count(int64_t stream, int64_t first, int64_t last, bool no_reset) const {
     const int64_t rows = target_.segment_rows;
     for (int64_t segment = first / rows; segment <= last / rows; segment++) {
-        const LengthPlace& length = target_.lengths[2 * stream + (segment * rows >= target_.begins[stream])];
-        store_release(length.word, length_word(length.seed, std::min(last - segment * rows + 1, rows)));
+        const LengthPlace& length = length_of(stream, segment * rows);
+        store_release(length.word, length_word(length.seed, std::min(last - segment * rows + 1, rows), no_reset));
     }
+}
+
+const LengthPlace& BlockRecorder::length_of(int64_t stream, int64_t position) const {
+    return target_.lengths[2 * stream + (position >= target_.begins[stream])];
 }
 
 }  // namespace diskbuffer

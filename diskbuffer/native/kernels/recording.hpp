@@ -179,9 +179,11 @@ class BlockRecorder {
     void end_newest(int64_t stream);
     void remember_stacks(int64_t environment, int64_t first, int64_t last, bool starts_episode);
     uint32_t checksum(int64_t stream, int64_t position, int64_t word) const;
-    void write_word(int64_t stream, int64_t position, int64_t word, uint32_t combined) const;
+    uint8_t* word_at(int64_t stream, int64_t position, int64_t word) const;
+    void write_word(int64_t stream, int64_t position, int64_t word) const;
     bool awaits_reset(int64_t stream) const;
-    void have_count(int64_t stream, int64_t first, int64_t last) const;
+    void have_count(int64_t stream, int64_t first, int64_t last, bool no_reset = false) const;
+    const LengthPlace& length_of(int64_t stream, int64_t position) const;
     void note_start(int64_t stream, int64_t position, int64_t prefix) { starts.push_back(Start{stream, position, prefix}); }
 
     Target target_;

@@ -117,7 +117,6 @@ def _close_repaired(opened: Opened, *, unchanged: bool) -> None:
     if opened.note is not None and not (unchanged and opened.last_shutdown is LastShutdown.KILLED):
         store.find_free()
         blank_rows.begin_at(store, opened.note.next_positions())
-    resume_writing.undo_newest(store)
     for slots, _ in store.segments():
         for slot in slots.tolist():
             if not store.verification.is_sealed(slot):

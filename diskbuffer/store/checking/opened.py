@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from diskbuffer.store.checking.report import Problem
-from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
+from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.writer_lock import is_held
 
@@ -37,11 +37,6 @@ class Opened:
         self.note = note = State.read(store.files, store.layout.salt)
         self.last_shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
         self.is_last_shutdown_known = note is not None and note.synced == self.synced
-
-    @property
-    def was_closed(self) -> bool:
-        """Whether what was done at the newest rows is decided."""
-        return self.last_shutdown is LastShutdown.CLEAN and not self.live
 
     def problem(self, file: Path, stream: int, first: int, last: int, what: str, column: str | None = None) -> Problem:
         """Return a problem of rows of a stream, the `first` to the `last`."""

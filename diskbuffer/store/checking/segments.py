@@ -97,11 +97,8 @@ class SegmentFinder:
     # Rows and files
 
     def _bad_rows(self, rows: Inspected, newest: bool) -> Bools:
-        """Return which rows no checksum verifies; what was done at the newest one need not be there, unless it is decided."""
-        obs, step = rows.verified(OBS), rows.verified(STEP, newest=newest)
-        if newest and not self._opened.was_closed:
-            step[-1] = True
-        return ~(obs & step)
+        """Return which rows no checksum verifies."""
+        return ~(rows.verified(OBS) & rows.verified(STEP, newest=newest))
 
     def _problems_of_rows(self, look: Look) -> Iterator[Problem]:
         columns = [path for word in (OBS, STEP) for path in covered(self._layout.schema, word)]
@@ -136,9 +133,7 @@ class SegmentFinder:
 
     def _rewrite(self, look: Look, *, newest: bool, bad_after: bool) -> None:
         """Write a segment anew, without the rows that are bad."""
-        undecided = newest and not self._opened.was_closed
-        nothing_done = undecided and not look.rows.verified(STEP, newest=True)[-1]
-        blank(self._store, look.rows, look.bad, bad_after, newest=newest, nothing_done=nothing_done)
+        blank(self._store, look.rows, look.bad, bad_after, newest=newest)
 
     def _problem(self, rows: Inspected, path: str, first: int, last: int, what: str) -> Problem:
         """Return a problem of a segment's file, and of some of its rows."""

@@ -61,6 +61,7 @@ class _HeldSegment:
 
     slot: int
     rows: int
+    no_reset: bool
     maps: dict[str, Map]
 
 
@@ -148,13 +149,13 @@ class _Backup:
             return None
         if now.identity(slot) != table.identity(slot) or not now.length(slot):
             return None
-        return _HeldSegment(slot, table.length(slot), maps)
+        return _HeldSegment(slot, table.length(slot), table.no_reset(slot), maps)
 
     def _take(self, table: SegmentTable, held: _HeldSegment) -> None:
         """Copy a segment's files that are not shared, and have its rows count."""
         look()
         layout, slot = self._layout, held.slot
-        table.set_length(slot, held.rows)
+        table.set_length(slot, held.rows, no_reset=held.no_reset)
         for note in table.strange_notes(slot):  # numbers and their hash were copied while the writer set them
             table.forget_note(note, slot)
         for path, mapped in held.maps.items():

@@ -3,15 +3,15 @@
 A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is final when the row comes to
 be, and of what was done there, which is final with the step. Both start from a number that only this row of this store
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
-something may be, its second word is another: or a power loss that took a step, and not the row after it, would leave a step at
-which nothing was done.
+something may be, its second word is 0: or a power loss that took a step, and not the row after it, would leave a step at which
+nothing was done.
 
 What is computed for every row is native: `diskbuffer.native.checksums`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import google_crc32c
@@ -22,15 +22,14 @@ from diskbuffer.native import checksums as native
 from diskbuffer.native.arrays import address_of
 from diskbuffer.schema.schema import CHECKSUM, Schema, is_observation
 
+Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
 OBS, STEP = 0, 1  # words of a row's checksum
-# Combined with the second word of a stream's newest row, by exclusive or: its episode is not over; it is, and no reset follows.
-NOT_YET, NO_RESET = 0x5A5A5A5A, 0xC3C3C3C3
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_WORD = 2**64 - 1
+_WORD, _HASHED = 2**64 - 1, 2**33 - 1
 
 
 def mix(number: int) -> int:
@@ -65,16 +64,21 @@ def _mix_all(x: UInt64) -> UInt64:
     return x ^ (x >> np.uint64(31))
 
 
-def length_word(seed: int, rows: int) -> int:
-    """Return what is stored for a segment's length: the rows, and their hash in the upper 32 bits; 0 for none."""
-    return 0 if rows == 0 else (mix(seed + rows) & ~0xFFFFFFFF) | rows
+def length_word(seed: int, rows: int, no_reset: bool = False) -> int:
+    """Return what is stored for a segment's length; 0 for none.
+
+    The rows are in the lower 32 bits. The lowest of the upper ones is set where no reset step can follow the last row; the others
+    are a hash of these.
+    """
+    hashed = rows | no_reset << 32
+    return 0 if rows == 0 else (mix(seed + hashed) & ~_HASHED) | hashed
 
 
-def length_words(seeds: UInt64, rows: Int64) -> UInt64:
-    """Return the words of many lengths."""
-    counts = rows.astype(np.uint64)
-    words = (_mix_all(seeds + counts) & ~np.uint64(0xFFFFFFFF)) | counts
-    return np.where(rows == 0, np.uint64(0), words)
+def are_length_words(seeds: UInt64, words: UInt64) -> Bools:
+    """Return which of many words are such."""
+    hashed = words & np.uint64(_HASHED)
+    expected = (_mix_all(seeds + hashed) & ~np.uint64(_HASHED)) | hashed
+    return np.asarray(np.where(hashed & np.uint64(0xFFFFFFFF) == 0, words == 0, words == expected))
 
 
 class Summed:
@@ -127,6 +131,20 @@ def row_checksums(
     places = np.array([(address_of(array), array.shape[1]) for array in arrays], np.int64).reshape(-1, 2)
     native.checksum_rows(salt, stream, first, apart, word, places, checksums)
     return checksums
+
+
+def settle_row(schema: Schema, salt: int, stream: int, position: int, row: Callable[[str], npt.NDArray[np.uint8]]) -> None:
+    """Clear what was done at a stream's newest row, and write its checksum; only the flag of an episode's last row stays.
+
+    ``row(path)`` returns where the row lies in a column, (row_bytes,).
+    """
+    is_over = row("is_last").copy()
+    for path in covered(schema, STEP):
+        row(path)[:] = 0
+    row("is_last")[:] = is_over
+    rows = {path: row(path)[None] for path in covered(schema, STEP)}
+    word = row_checksums(schema, salt, stream, position, 1, rows, STEP)
+    row(CHECKSUM).view(np.uint32)[STEP] = word[0] if is_over.any() else 0
 
 
 def _with_checksums(seeds: UInt64, arrays: list[Any]) -> UInt32:

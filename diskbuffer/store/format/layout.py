@@ -25,7 +25,7 @@ from diskbuffer.schema.schema import Schema, is_part
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.sizes import CHUNK_ROWS
 
-FORMAT = 1
+FORMAT = 2
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
@@ -179,10 +179,10 @@ class Layout:
             version = attributes["format"]
         except (KeyError, TypeError):
             raise NotAStoreError(f"{where} is {_what_else(metadata)}") from None
-        if not isinstance(version, int) or version > FORMAT:
-            raise FormatError(
-                f"{where} is of format {version}, and this diskbuffer reads formats up to {FORMAT}; install a newer diskbuffer"
-            )
+        if type(version) is not int or version != FORMAT:
+            older = type(version) is int and version < FORMAT
+            advice = "the version that wrote it can export it" if older else "install a newer diskbuffer"
+            raise FormatError(f"{where} is of format {version}, and this diskbuffer reads format {FORMAT}; {advice}")
         try:
             expected = _checksum({name: value for name, value in attributes.items() if name != "checksum"})
         except RecursionError:

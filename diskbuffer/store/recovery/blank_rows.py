@@ -16,7 +16,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.native.arrays import address_of
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, Summed, covered, row_checksums
+from diskbuffer.store.format.checksums import OBS, STEP, Summed, covered, row_checksums
 from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.recovery import power_loss
@@ -36,12 +36,11 @@ def blank(
     bad_after: bool = False,
     *,
     newest: bool = False,
-    nothing_done: bool = False,
 ) -> None:
     """Write a segment anew, without the rows that are `bad`, (length,); it counts as not sealed then.
 
     The row before a bad one becomes the last of its episode. `bad_after` tells whether the row after the segment is bad, `newest`
-    that the segment ends with its stream's newest row, `nothing_done` that what is there of that row's step does not count.
+    that the segment ends with its stream's newest row: what was done there does not count.
     """
     layout, length = store.layout, segment.length
     no_steps = bad | np.append(bad[1:], bad_after)
@@ -50,7 +49,7 @@ def blank(
         rows[path][bad] = 0
     for path in covered(layout.schema, STEP):
         rows[path][no_steps] = path == "is_last"
-        if nothing_done and not no_steps[-1]:
+        if newest and path != "is_last":
             rows[path][-1] = 0
     kept = {path: _kept(layout, segment, path, bad) for path in layout.lossy}
     words = np.zeros((length, 2), np.uint32)
@@ -58,9 +57,7 @@ def blank(
         some = {path: _summed(kept[path], rows[path]) if path in kept else rows[path] for path in covered(layout.schema, word)}
         words[:, word] = row_checksums(layout.schema, layout.salt, segment.stream, segment.first, length, some, word)
     if newest and not rows["is_last"][-1].any():
-        words[-1, STEP] ^= NOT_YET
-    elif newest and segment.word(length - 1, STEP) == int(words[-1, STEP]) ^ NO_RESET:
-        words[-1, STEP] ^= NO_RESET
+        words[-1, STEP] = 0
     rows[CHECKSUM] = words.view(np.uint8)
     for path, values in rows.items():
         if path in layout.chunks_of:

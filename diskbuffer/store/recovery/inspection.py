@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, Summed, UInt32, covered, row_checksums
+from diskbuffer.store.format.checksums import OBS, STEP, Summed, UInt32, covered, row_checksums
 from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.segments import shard
@@ -135,7 +135,7 @@ class Inspected:
     def verified(self, word: int, *, newest: bool = False) -> Bools:
         """Return which rows match a word of their checksum, (length,).
 
-        `newest` tells that the last of them is its stream's newest row, at which nothing can have been done.
+        `newest` tells that the last of them is its stream's newest row: whatever was done there does not count.
         """
         paths, good = covered(self._layout.schema, word), np.zeros(self.length, np.bool_)
         if self._words is None or not all(path in self._maps for path in paths):
@@ -151,17 +151,10 @@ class Inspected:
             rows = {path: self._rows_or_sums(path, at, n) for path in paths}
             computed = self._checksums(word, at, n, rows)
             words = self._words[at : at + n, word]
-            same = computed == words
-            if word == STEP and not same.all():
-                same |= (computed ^ np.uint32(NO_RESET) == words) & (self.rows("is_last", at, n)[:, 0] != 0)
-            good[at : at + n] = same
+            good[at : at + n] = computed == words
             if word == OBS and at + n == self.length and not good[-1] and self._layout.lossy:
                 good[-1] = self._is_last_in_tail(rows)
-            if newest and word == STEP and at + n == self.length:
-                if not self.rows("is_last", self.length - 1, 1).any():
-                    good[-1] = computed[-1] ^ NOT_YET == self._words[-1, word]
-                elif self.rows("truncated", self.length - 1, 1).any():  # of a stack prefix whose episode did not come to be
-                    good[-1] = False
+        good[-1:] |= newest and word == STEP
         return good
 
     def _checksums(self, word: int, at: int, n: int, rows: Mapping[str, Bytes | Summed]) -> UInt32:

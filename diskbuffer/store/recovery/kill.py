@@ -13,11 +13,10 @@ from diskbuffer.store.recovery.inspection import Inspected, is_mixed, missing_ro
 from diskbuffer.store.store import Store
 
 
-def make_sure(store: Store, synced: tuple[int, ...], *, closed: bool) -> None:
+def make_sure(store: Store, synced: tuple[int, ...]) -> None:
     """Raise a CorruptionError where rows that are not sealed yet, which have no other checksums, are damaged.
 
-    `synced` are the positions up to which rows must be there. Only a store that was `closed` tells what was done at a stream's
-    newest row.
+    `synced` are the positions up to which rows must be there.
     """
     for stream, (head, expected) in enumerate(zip(store.heads().tolist(), synced, strict=True)):
         if head < expected:
@@ -33,7 +32,5 @@ def make_sure(store: Store, synced: tuple[int, ...], *, closed: bool) -> None:
             newest = slot == slots[-1]
             for word in (OBS, STEP):
                 good = segment.verified(word, newest=newest)
-                if word == STEP and newest and not closed:
-                    good[-1] = True
                 if not good.all():
                     raise CorruptionError(segment.damaged_row(word, int(np.flatnonzero(~good)[0])))

@@ -163,7 +163,8 @@ def keep_rows(store: Store, kept: Kept) -> None:
         first = table.get("first_row", oldest)
         if first > 0 and table.before(oldest) is None:
             table.note_before(oldest, steps_before(store, oldest), first)
-        table.set_length(int(slots[-1]), int(lengths[-1]))
+        if table.length(int(slots[-1])) != lengths[-1]:
+            table.set_length(int(slots[-1]), int(lengths[-1]))
     for name in table.names():  # or, lost once more, rows after the newest could come back, as that is decided by then
         store.files.sync(name)
     for slot in keeping:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema.schema import CHECKSUM
-from diskbuffer.store.format.checksums import NOT_YET, STEP, covered, row_checksums
-from diskbuffer.store.recovery.inspection import Inspected, is_mixed
+from diskbuffer.store.format.checksums import settle_row
 from diskbuffer.store.segments.shard import index_of, write_live
 from diskbuffer.store.segments.table import UNCHECKED
 from diskbuffer.store.store import Store
@@ -18,27 +14,16 @@ Int64 = npt.NDArray[np.int64]
 
 
 def open_ends(store: Store) -> dict[int, bool]:
-    """Find streams of whose newest rows it is not known what was done there, and whether an episode ends with them.
-
-    For a reader; a writer decides it, with `undo_newest`.
-    """
-    return {stream: _is_over(store, slots, length) for stream, slots, length in _undecided(store)}
-
-
-def _undecided(store: Store) -> Iterator[tuple[int, Int64, int]]:
-    """Yield such streams, their slots, and how many rows the newest of these has."""
-    for stream, (slots, lengths) in enumerate(store.segments()):
-        if len(slots) and not store.verification.is_sealed(int(slots[-1])):
-            segment = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=is_mixed(store.layout))
-            if not segment.verified(STEP, newest=True)[-1]:
-                yield stream, slots, segment.length
+    """Return of each stream with rows whether an episode ends with its newest, for a reader of what a power loss left."""
+    return {
+        stream: _is_over(store, slots, int(lengths[-1])) for stream, (slots, lengths) in enumerate(store.segments()) if len(slots)
+    }
 
 
 def make_writable(store: Store, slots: Int64, length: int) -> None:
     """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet."""
     slot, layout = int(slots[-1]), store.layout
-    rows = store.table.identity(slot)
-    decided = bool(Inspected(store, slot, length, decode=True).verified(STEP, newest=True)[-1])
+    over, rows = _is_over(store, slots, length), store.table.identity(slot)
     for path in layout.packed:
         if file_size(store, path, slot) != layout.live_bytes(path):
             _make_live(store, path, slot, rows)
@@ -46,33 +31,35 @@ def make_writable(store: Store, slots: Int64, length: int) -> None:
         for path in layout.flat:
             _copy(store, path, slot)
         store.table.unseal(slot)
-    if not decided:
-        _undo(store, slots, length)
+    writable_rows(store, "is_last", slot)[length - 1] = over
+    _settle(store, slot, length)
 
 
-def undo_newest(store: Store) -> None:
-    """Write that nothing was done at each stream's newest row, where a kill came in between."""
-    for _, slots, length in _undecided(store):
-        _undo(store, slots, length)
+def settle_newest(store: Store) -> None:
+    """Leave nothing of what a writer that was killed had begun to do at each stream's newest row."""
+    for slots, lengths in store.segments():
+        if len(slots):
+            _settle(store, int(slots[-1]), int(lengths[-1]))
 
 
-def _undo(store: Store, slots: Int64, length: int) -> None:
-    slot, layout = int(slots[-1]), store.layout
-    rows, nothing, over = store.table.identity(slot), {}, _is_over(store, slots, length)
-    for path in covered(layout.schema, STEP):
-        column = layout.schema[path]
-        nothing[path] = np.zeros((1, *column.shape), column.np_dtype)
+def _settle(store: Store, slot: int, length: int) -> None:
+    layout, (stream, first) = store.layout, store.table.identity(slot)
+    position = first + length - 1
+
+    def row(path: str) -> npt.NDArray[np.uint8]:
         if path in layout.chunks_of:
-            store.tail(path)[rows[0], (rows[1] + length - 1) % layout.tail_rows] = 0
-        else:
-            nothing[path][...] = path == "is_last" and over
-            writable_rows(store, path, slot)[length - 1] = nothing[path].reshape(-1).view(np.uint8)
-    word = row_checksums(layout.schema, layout.salt, rows[0], rows[1] + length - 1, 1, nothing, STEP)
-    writable_rows(store, CHECKSUM, slot).view(np.uint32)[length - 1, STEP] = word[0] ^ (0 if over else NOT_YET)
+            in_tail: npt.NDArray[np.uint8] = store.tail(path)[stream, position % layout.tail_rows]
+            return in_tail
+        in_segment: npt.NDArray[np.uint8] = writable_rows(store, path, slot)[length - 1]
+        return in_segment
+
+    settle_row(layout.schema, layout.salt, stream, position, row)
 
 
 def _is_over(store: Store, slots: Int64, length: int) -> bool:
-    """Return whether an episode ends with a stream's newest row, by what was done at the row before."""
+    """Return whether an episode ends with a stream's newest row, by its flag, or by what was done at the row before."""
+    if store.verification.flags("is_last", int(slots[-1]), length)[-1]:
+        return True
     slot, row = (slots[-1], length - 2) if length > 1 else (slots[-2:][0], store.layout.segment_rows - 1)
     if length == 1 and len(slots) == 1:
         return False

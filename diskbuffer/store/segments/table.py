@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, CorruptionError
-from diskbuffer.store.format.checksums import UInt64, fold, length_word, length_words
+from diskbuffer.store.format.checksums import UInt64, are_length_words, fold, length_word
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE_SLOTS, Layout
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.overlay import Layers
@@ -127,10 +127,14 @@ class SegmentTable:
         """Return how many rows a slot holds, as the table has it."""
         return int(self._at(f"{SEGMENTS}/length", slot)[slot % TABLE_SLOTS, 0])
 
-    def set_length(self, slot: int, rows: int) -> None:
+    def no_reset(self, slot: int) -> bool:
+        """Return whether no reset step can follow a slot's last row, which is its stream's newest."""
+        return bool(self._at(f"{SEGMENTS}/length", slot)[slot % TABLE_SLOTS, 1] & 1)
+
+    def set_length(self, slot: int, rows: int, *, no_reset: bool = False) -> None:
         """Set how many rows of a slot count, with one aligned store; 0 makes it free."""
         words = self._at(f"{SEGMENTS}/length", slot).view(np.int64)
-        words[slot % TABLE_SLOTS, 0] = length_word(self.length_place(slot)[1], rows)
+        words[slot % TABLE_SLOTS, 0] = length_word(self.length_place(slot)[1], rows, no_reset)
 
     def length_place(self, slot: int) -> tuple[int, int]:
         """Return where a slot's length lies in memory, and what `length_word` needs to make another."""
@@ -262,7 +266,7 @@ class SegmentTable:
         words = self._whole(f"{SEGMENTS}/length").view(np.uint64)[:, 0]
         rows = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
         seeds = self._fold(_LENGTH, np.arange(self.slots), self.column("stream"), self.column("first_row"))
-        damaged = length_words(seeds, rows) != words
+        damaged = ~are_length_words(seeds, words)
         return np.where(damaged, 0, rows), damaged
 
     def by_stream(self) -> list[Int64]:

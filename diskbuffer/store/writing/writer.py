@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from diskbuffer.runtime.threads import submit
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.directory import tail_file
-from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.checksums import OBS, covered, row_checksums, settle_row
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.open_segments import OpenSegments
 from diskbuffer.store.writing.packer import Packer
@@ -169,29 +170,20 @@ class Writer:
 
     # Rows
 
-    def checksum_newest(self, stream: int, head: int, *, over: bool | None = None) -> None:
-        """Write the checksum of a newest row's step anew: nothing was done, whatever is there; `over` if it ends an episode."""
-        layout, rows, at = self._layout, dict[str, npt.NDArray[Any]](), head % self._layout.segment_rows
-        if over is not None:
-            self.segments.flat("is_last", stream, head)[at] = over
-            for path in ("terminated", "truncated"):  # or a row of a stack prefix would be one of the next episode's
-                self.segments.flat(path, stream, head)[at] = False
-        for path in covered(layout.schema, STEP):
-            if path in layout.chunks_of:
-                rows[path] = self.tail.row(path, stream, head)[None]
-            else:
-                rows[path] = self.segments.flat(path, stream, head)[at : at + 1]  # as it is: bytes of flags may be anything
-        word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
-        words = self.segments.flat(CHECKSUM, stream, head)[at]
-        if not rows["is_last"].any():
-            words[STEP] = word[0] ^ NOT_YET
-        elif words[STEP] != word[0] ^ NO_RESET:  # that stays
-            words[STEP] = word[0]
-
-    def checksum_all_newest(self, heads: Int64) -> None:
-        """Do that for all streams: a step that failed may have left something there."""
+    def settle_newest(self, heads: Int64) -> None:
+        """Leave nothing at each stream's newest row of a step that failed."""
+        layout = self._layout
         for stream in np.flatnonzero(heads >= 0).tolist():
-            self.checksum_newest(stream, int(heads[stream]))
+            head = int(heads[stream])
+            settle_row(layout.schema, layout.salt, stream, head, partial(self._newest_row, stream, head))
+
+    def _newest_row(self, stream: int, head: int, path: str) -> npt.NDArray[np.uint8]:
+        """View a stream's newest row in a column, (row_bytes,)."""
+        if path in self._layout.chunks_of:
+            return self.tail.row(path, stream, head)
+        segment, rows = self.segments.at(stream, head), self._layout.segment_rows
+        row: npt.NDArray[np.uint8] = segment.flats[path].array(np.uint8, (rows, self._layout.schema[path].row_bytes))[head % rows]
+        return row
 
     # Packing
 

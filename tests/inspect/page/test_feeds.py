@@ -22,9 +22,8 @@ from diskbuffer.inspect.page import app
 from diskbuffer.inspect.page.app import create_app, status
 from diskbuffer.inspect.page.watched import Watched
 from diskbuffer.plugin import human_size
-from tests.frozen.archives import ARCHIVES, unpack
 from tests.inspect.stores import COLUMNS, EXTRA, add_episode, frames_of, make_store
-from tests.support.specimens import contents
+from tests.support.specimens import KINDS, contents, make
 
 LENGTHS = (30, 45, 20, 60, 33, 7)
 OUTSIDE = (
@@ -278,10 +277,13 @@ def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize("name", ARCHIVES)
-def test_stores_of_every_kind_damaged_and_killed_ones_too(name: str, tmp_path: Path) -> None:
-    damaged = name == "damaged"
-    with client_of(unpack(name, tmp_path)) as client:
+@pytest.mark.parametrize("kind", [*sorted(KINDS), "damaged"])
+def test_stores_of_every_kind_damaged_and_killed_ones_too(kind: str, tmp_path: Path) -> None:
+    damaged = kind == "damaged"
+    make(tmp_path / "store", "pixels, closed" if damaged else kind, 0)
+    if damaged:
+        (tmp_path / "store" / "action" / "c.0").write_bytes(b"")
+    with client_of(tmp_path / "store") as client:
         assert get(client, "state")["here"]
         assert get(client, "overview")["summary"]["episodes"] == get(client, "timeline")["total"] > 0
         assert get(client, "episodes")["rows"]
