@@ -27,6 +27,7 @@ from unittest import mock
 import numpy as np
 
 import diskbuffer as db
+from diskbuffer.runtime.dropped import wait_for_closing
 from diskbuffer.store.system.files import Files
 from soak import mounts
 from soak.kills import Known, WrongError, compare
@@ -260,6 +261,7 @@ class SmallDisk:
     def empty_but_for(self, blocks: int) -> None:
         """Remove everything, also what is mapped by a buffer that nobody has any longer; fill it up, but for so many blocks."""
         gc.collect()
+        wait_for_closing()
         for entry in self.root.glob("*store*"):
             shutil.rmtree(entry)
         self.make_room()

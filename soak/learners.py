@@ -26,6 +26,7 @@ from unittest import mock
 import numpy as np
 
 import diskbuffer as db
+from diskbuffer.runtime.dropped import wait_for_closing
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import STREAMS, read_description
 from soak.judging import BrokenError
@@ -388,6 +389,7 @@ class Schedule:
             return
         del buffer
         gc.collect()
+        wait_for_closing()
 
     def _kept_now(self) -> set[int]:
         """Return the steps that are kept, of writers that are gone, too."""
@@ -598,6 +600,7 @@ class Schedule:
         if self._learner is not None and not self._nested:
             self.log.append("the learner ends")
             held, self._learner, self._sampler = [self._learner], None, None
+            self._loop = iter(())  # or it would keep a learner open that is dropped
             with contextlib.suppress(OSError) if self._failed else contextlib.nullcontext():
                 self._end(held)
             if not self._failed:
