@@ -139,7 +139,7 @@ def test_a_pass_over_sequences_beside_an_agent_and_what_cannot_be(tmp_path: Path
         assert len(set(found)) == len(found)
         assert list(buffer.batches(8, sampler=db.Slices(100))) == []
         for sampler in (db.Prioritized(), db.Hindsight(lambda batch: batch["reward"])):
-            with pytest.raises(db.InputError, match="Uniform or Slices"):
+            with pytest.raises(db.InputError, match="Uniform, Slices or Windows"):
                 buffer.batches(8, sampler=sampler)
         with pytest.raises(db.InputError, match="one of them"):
             buffer.batches(8, sampler=db.Slices(3), steps=buffer.steps())

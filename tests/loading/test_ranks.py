@@ -229,7 +229,7 @@ def test_what_ranks_cannot_share_is_told(tmp_path: Path) -> None:
                 buffer.loader(8, sampler, rank=0, world_size=2)
         with pytest.raises(db.InputError, match="give seed="):
             buffer.batches(8, True, rank=0, world_size=2)
-        with pytest.raises(db.InputError, match="Uniform or Slices"):
+        with pytest.raises(db.InputError, match="Uniform, Slices or Windows"):
             buffer.batches(8, sampler=db.Prioritized(1), rank=0, world_size=2)
         with (
             db.ReplayBuffer(tmp_path / "store", mode="r") as reader,
