@@ -243,7 +243,7 @@ class ReplayBuffer:
     ) -> int:
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
-        A power loss may, until the next `flush`, or until its segment is sealed in the background.
+        A power loss does, unless `flush` was called since.
 
         The episode goes on if `obs` has the values of the ``next_obs`` of the step before. Another one starts an episode,
         and one that had not ended is cut off; `stats` counts these, and where most steps do so, a warning tells. With several

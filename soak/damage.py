@@ -19,10 +19,10 @@ import numpy as np
 import diskbuffer as db
 from soak.repairs import Expected, repair
 from soak.table import Row, tally
-from soak.usage import NOTES_OF_SLOTS, Bools, used_bytes
+from soak.usage import NOTES_OF_SLOTS, Bools, open_files, used_bytes
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support import specimens
-from tests.support.specimens import KINDS, Seen, expected, make, observe, replace
+from tests.support.specimens import KINDS, Seen, adopt, expected, make, observe, replace
 
 DETECTED = ("CorruptionError", "NotAStoreError", "FormatError", "SchemaError")
 # What can come of damage; what is broken comes first.
@@ -40,7 +40,9 @@ FINE = {
     "detected": "detected at opening or reading",
     "checked": "harmless so far, found by check",
     "unused": "of bytes that are not in use, not noticed",
+    "open": "of files that were open still, whose rows nothing verifies",
 }
+OF_OPEN_FILES = ("wrong", "missing", "repair", "unnoticed")  # what may come of damage to them
 CAMPAIGNS = {"flips": "bits flipped", "files": "files cut, deleted, swapped"}
 _REPAIRED = 0.3  # of all cases
 _MODES_OF_OPENING = ("r", "r", "r", "a")
@@ -57,6 +59,7 @@ class Bench:
         shutil.rmtree(self._copies, ignore_errors=True)  # the one before may have died
         self._expected: dict[str, tuple[Seen, Any]] = {}
         self._used: dict[str, dict[str, Bools]] = {}
+        self._open: dict[str, set[str]] = {}
         self._whole: dict[str, Expected] = {}
 
     def do(self, job: Job) -> Answer:
@@ -91,12 +94,15 @@ class Bench:
             copied = root.with_name("repaired")
             shutil.rmtree(copied, ignore_errors=True)
             shutil.copytree(root, copied)
+            adopt(copied)
             wrong = repair(copied, KINDS[kind], self._whole[kind], job)
         answer = read(root, job["mode"], KINDS[kind].n_envs, *self._expected[kind], problems)
         if answer["class"] == "unnoticed" and not self._is_used(job, before):
             answer["class"] = "unused"
         if wrong is not None and answer["class"] not in BROKEN:
             answer["class"], answer["error"] = "repair", wrong
+        if answer["class"] in OF_OPEN_FILES and self._open[kind] & {job["file"], job.get("other")}:
+            answer["class"] = "open"
         return answer
 
     def _is_used(self, job: Job, found: dict[str, bytes]) -> bool:
@@ -116,11 +122,12 @@ class Bench:
     def _copy(self, kind: str) -> None:
         shutil.rmtree(self._copies / kind, ignore_errors=True)
         shutil.copytree(self._pristine / kind, self._copies / kind)
+        adopt(self._copies / kind)
 
     def _what_is_expected(self, kind: str) -> None:
         if kind not in self._expected:
             self._copy(kind)
-            self._used[kind] = used_bytes(self._copies / kind)
+            self._used[kind], self._open[kind] = used_bytes(self._copies / kind), open_files(self._copies / kind)
             self._expected[kind] = expected(self._copies / kind, KINDS[kind].n_envs)
             self._whole[kind] = Expected.of(self._copies / kind, self._expected[kind][1])
             self._copy(kind)  # which was opened for writing

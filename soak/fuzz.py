@@ -33,7 +33,7 @@ from soak import decoder, vouching
 from soak.damage import check
 from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.specimens import KINDS, make, replace
+from tests.support.specimens import KINDS, adopt, make, replace
 
 BASES = ("pixels, closed", "flat, killed", "nested, killed", "3 envs, closed")
 FINE = {"refused": "refused, at opening or reading", "read": "read, wholly in bounds"}
@@ -451,6 +451,7 @@ class Bench:
         root = self._directory / "store"
         remove(root)
         shutil.copytree(self._pristine / job["kind"], root)
+        adopt(root)
         done = [_huge_chunk(root, rng)] if job["what"] == HUGE else mutate(root, rng)
         with self._watch.over(root):
             answer = tried(lambda: use(root, job["mode"], KINDS[job["kind"]].n_envs))
@@ -462,6 +463,7 @@ class Bench:
         root = self._directory / "sampled"
         if not root.exists():
             shutil.copytree(self._pristine / job["kind"], root)
+            adopt(root)
         name = rng.choice(list(SAMPLERS))
         with db.ReplayBuffer(root, threads=1) as buffer:
             ahead = SAMPLERS[name]()

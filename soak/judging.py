@@ -23,14 +23,14 @@ class Expected(Left):
 
     Attributes
     ----------
-    killed : bool
-        Whether only the process ended.
+    heads : (streams,) int64
+        The positions of the newest rows that may be there: after a power loss, those of the last flush, or of one under way.
     before : str
         The last call that returned, and the one under way.
     """
 
     workload: Workload
-    killed: bool
+    heads: Array
     before: str
 
 
@@ -40,12 +40,14 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     n = sum(moment.events <= events for moment in moments) - 1
     if n < 0:
         none = Promise.none(workload.n_envs)
-        return Expected(world, None, none, None, frozenset(), none.heads, workload=workload, killed=killed, before="create")
+        return Expected(world, None, none, None, none.heads, killed, workload=workload, heads=none.heads, before="create")
     last = moments[n]
     under_way = last if last.events == events or n + 1 == len(moments) else moments[n + 1]
-    must = last.kept if killed else last.flushed
-    sealed, told = frozenset(last.now.sealed), last.call if under_way is last else f"{last.call}, then {under_way.call}"
-    return Expected(world, must, under_way.now, last.flushed, sealed, last.seen, workload=workload, killed=killed, before=told)
+    flushes = next((one for one in moments[n + 1 :] if one.call not in ("add", "cut_off")), last)  # it may add meanwhile
+    synced = np.maximum(last.synced, flushes.synced)
+    told = last.call if under_way is last else f"{last.call}, then {under_way.call}"
+    left = (world, last.kept if killed else last.flushed, under_way.now, last.flushed, synced, killed)
+    return Expected(*left, workload=workload, heads=under_way.now.heads if killed else synced, before=told)
 
 
 class BrokenError(Exception):
@@ -115,7 +117,7 @@ class Judgement:
 
     def write(self, *, thorough: bool) -> None:
         """Look at it with mode="a", and go on."""
-        if self._expected.must is None and not self._expected.sealed:
+        if self._expected.must is None:
             phase = "opening before the first flush"
         else:
             phase = "opening"
@@ -190,9 +192,10 @@ class Judgement:
                 promised = self._promised(stream)
                 of = " of flushed steps" if np.isin(wrong, promised).any() else ""
                 raise BrokenError(f"{when}wrong {name}{of}: {zeros}", f"stream {stream}, positions {wrong.tolist()}")
-        beyond = at[at >= self._expected.may.heads[stream]]
+        beyond = at[at >= self._expected.heads[stream]]
         if len(beyond):
-            raise BrokenError(f"{when}steps that were never added", f"stream {stream}, positions {beyond.tolist()}")
+            what = "steps that were never added" if self._expected.killed else "steps that were never flushed"
+            raise BrokenError(f"{when}{what}", f"stream {stream}, positions {beyond.tolist()}")
         if self._world.last[stream, at].any():
             raise BrokenError(f"{when}a step at an episode's last row", f"stream {stream}")
         self._check_derived(stream, at, columns, tags, when)
@@ -205,19 +208,10 @@ class Judgement:
         return np.zeros(0, np.int64) if must is None else self._world.steps(stream, low, int(must.heads[stream]))
 
     def _check_promised(self, stream: int, at: Array, when: str) -> None:
-        expected, rows = self._expected, self._workload.segment_rows
-        low = int(expected.may.low[stream])
         missing = np.setdiff1d(self._promised(stream), at)
         if len(missing):
-            what = "acknowledged steps are missing after a kill" if expected.killed else "flushed steps are missing"
+            what = "acknowledged steps are missing after a kill" if self._expected.killed else "flushed steps are missing"
             raise BrokenError(f"{when}{what}", f"stream {stream}, positions {missing.tolist()}, {self._has(at)}")
-        for ordinal in sorted(ordinal for of, ordinal in expected.sealed if of == stream):
-            missing = np.setdiff1d(self._world.steps(stream, max(low, ordinal * rows), (ordinal + 1) * rows - 1), at)
-            if len(missing):
-                raise BrokenError(
-                    f"{when}steps of a sealed segment are missing",
-                    f"stream {stream}, positions {missing.tolist()}, {self._has(at)}",
-                )
 
     @staticmethod
     def _has(at: Array) -> str:
@@ -290,9 +284,10 @@ class Judgement:
         """Check the steps that were added afterwards; return the others."""
         if len(at) < FRESH:
             raise BrokenError(f"{when}steps that were added afterwards are missing", f"stream {stream}")
-        if at[-FRESH] < self._expected.seen[stream]:
-            what = "steps that were added afterwards have ids that others had"
-            raise BrokenError(f"{when}{what}", f"stream {stream}, from {at[-FRESH]} on; {self._expected.seen[stream]}")
+        must = self._expected.must
+        if must is not None and len(at) > FRESH and at[-FRESH] < must.heads[stream]:
+            what = "steps that were added afterwards have ids of others that are there"
+            raise BrokenError(f"{when}{what}", f"stream {stream}, from {at[-FRESH]} on; {must.heads[stream]}")
         for name, values in self._fresh_step(stream, np.arange(FRESH)).items():
             if name in columns and not np.array_equal(columns[name][-FRESH:], values):
                 raise BrokenError(f"{when}wrong {name} in steps that were added afterwards", f"stream {stream}")

@@ -27,6 +27,7 @@ import diskbuffer as db
 from soak.table import SHOWN, Row
 from soak.workers import Answer, Job, Pool, scratch
 from tests.support.experience import Experience, heads_of
+from tests.support.specimens import adopt
 from tests.support.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
 
 KILLS = 10  # of one store
@@ -190,6 +191,7 @@ class Killer:
                 shutil.rmtree(left, ignore_errors=True)
                 if path.exists():
                     shutil.copytree(path, left)
+                    adopt(left)
                 judge(path, world, known, rng, killed % CHECKED_EVERY == 0, bool(rng.integers(2)))
             except Exception as error:  # noqa: BLE001  whatever it is, the promise is broken
                 lost += getattr(error, "lost", 0)

@@ -92,7 +92,7 @@ class Model:
         return set().union(*self.kept.values())
 
     def name(self, name: int, step: int) -> None:
-        """Note that a name is a step's; an error where it was another's, whatever became of that."""
+        """Note that a name is a step's; an error where it was another's that no power loss took."""
         if step not in self.episode_of:
             raise BrokenError(f"name {name} has step {step}, which nobody added")
         known = self.named.setdefault(name, step)
@@ -700,6 +700,9 @@ class Schedule:
         for of in model.columns.values():
             for step in set(of) - there:
                 del of[step]
+        if power:  # names of steps that are lost are given again
+            model.name_of = {step: name for step, name in model.name_of.items() if step in there}
+            model.named = {name: step for step, name in model.name_of.items()}
 
     def _let_go(self) -> None:
         """Forget the buffers of a process that is gone."""

@@ -24,7 +24,7 @@ from diskbuffer.store.system.files import Files
 from soak import fuzz
 from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
-from tests.support.specimens import KINDS, in_a_process, make
+from tests.support.specimens import KINDS, adopt, in_a_process, make
 
 BASES = ("pixels, closed", "flat, killed", "pixels, unsealed, killed")
 MARKS = "_segments/length/marks"
@@ -108,6 +108,7 @@ class Bench:
         root, outside = scratch / "store", scratch / "outside"
         scratch.mkdir()
         shutil.copytree(self._pristine / job["kind"], root)
+        adopt(root)
         outside.mkdir()
         if job["back"]:
             Origin.new(back_to="one").note(Files(root))

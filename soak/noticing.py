@@ -201,7 +201,6 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "of rows": ("recovery.inspection:Inspected.verified", lambda real, *of, **how: np.ones_like(real(*of, **how))),
     "of chunks, when a store is recovered": ("format.chunks:decode_entry", lambda real, *of: real(*of) and 0),
     "of the lengths of segments": (
         "segments.table:SegmentTable.used",
@@ -218,7 +217,6 @@ CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
         "segments.table:SegmentTable.completed",
         lambda _, table, slot: int(table.get("completed", slot)),
     ),
-    "the identity of a shard": ("recovery.inspection:Inspected._is_of_this_segment", lambda *_: True),
     "of derived columns": ("verification:Verification._check_derived", lambda *_, **__: None),
     "of the note of the last writer": ("last_writer:State._checksum", lambda *_: 1),
 }

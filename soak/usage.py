@@ -40,6 +40,16 @@ def used_bytes(root: Path) -> dict[str, Bools]:
     return used
 
 
+def open_files(root: Path) -> set[str]:
+    """Return the files of a store that may have been written to still when it was left: checksums are of complete ones."""
+    store = open_store(root, writable=False, recover=False)
+    layout, found = store.layout, {directory.tail_file(store.layout, path) for path in store.layout.packed}
+    for slot in np.flatnonzero(store.table.column("length")).tolist():
+        if not store.table.is_sealed(slot):
+            found |= {layout.data_file(path, slot) for path in layout.schema.recorded}
+    return found
+
+
 def _mark_entry(store: Store, used: dict[str, Bools], slot: int) -> None:
     table, there = store.table, store.table.length(slot) > 0
     words = {"length": True, "stream": there, "first_row": there}

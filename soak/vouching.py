@@ -16,9 +16,9 @@ from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import OBS, STEP, covered, row_checksums
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.store.format.zarr_metadata import encode_json
+from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files
@@ -40,8 +40,7 @@ def vouch(root: Path) -> None:
 def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
     synced = tuple(int(n) for n in found["synced"])
-    reserved = tuple(int(n) for n in found.get("reserved", ()))
-    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, reserved)._checksum()
+    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, str(found["place"]))._checksum()
     replace(file, json.dumps(found).encode())
 
 

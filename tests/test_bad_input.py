@@ -623,7 +623,8 @@ def test_metadata_that_is_no_json_is_refused(data: bytes, pristine: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [(1, "wrote it"), *((other, "newer diskbuffer") for other in (99, "two", None, 1.5, True))]
+    ("version", "advice"),
+    [(1, "wrote it"), (2, "wrote it"), *((other, "newer diskbuffer") for other in (99, "two", None, 1.5, True))],
 )
 def test_another_format_is_refused(version: Any, advice: str, pristine: Path, tmp_path: Path) -> None:
     metadata = json.loads((pristine / "zarr.json").read_bytes())

@@ -107,6 +107,11 @@ class Streams:
         self.dropped += evicted
         self._raise_floor(stream)
 
+    def newest_prefix(self, stream: int) -> int:
+        """Return the first row of the newest episode with a stack prefix, -1 where there is none."""
+        prefixes = self._prefixes[stream]
+        return int(prefixes.values[-2]) if len(prefixes) else -1
+
     # Writing
 
     def start_episodes(self, stream: int, positions: Int64) -> None:

@@ -28,6 +28,7 @@ from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
 from diskbuffer.store.system.writer_lock import is_held
 from diskbuffer.writers import marks as multi_writer_marks
+from diskbuffer.writers.columns import drop_lost_values
 from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, is_begun, read_description
 from diskbuffer.writers.joining import join_writers
 from diskbuffer.writers.learner_lock import COLUMNS
@@ -199,7 +200,7 @@ def _open_store(files: Files, options: RequestedOptions, mode: str, mark: str | 
         layout, slots = directory.read_metadata(files)
         refuse_too_many(path, layout, segments=slots if layout.capacity is None else None)
     if mark is None:
-        store = open_store(path, writable=mode != "r", lock=lock)
+        store = open_store(path, writable=mode != "r", lock=lock, drop_lost=_drop_lost)
         if mode == "r":
             refuse_too_many(path, store.layout, segments=int(np.count_nonzero(store.table.column("length"))))
         return store
@@ -210,6 +211,13 @@ def _open_store(files: Files, options: RequestedOptions, mode: str, mark: str | 
     _refuse_learners_values(path)
     store.verify_files()  # or what came later would be dropped for nothing
     return open_store(path, writable=True, back_to=mark)
+
+
+def _drop_lost(store: Store) -> None:
+    """Drop what a learner has written to rows of one of several writers' stores that a power loss took."""
+    above = Files(store.root.parent)
+    if has_writers(above):
+        drop_lost_values(above, store)
 
 
 def reopen(cls: Any, path: Path, how: dict[str, Any], state: dict[str, Any]) -> Any:

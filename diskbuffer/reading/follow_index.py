@@ -97,7 +97,8 @@ def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | 
         growth = _growth(store, index, stream, evicted, low, slots, lengths)
         if growth.head < index.table[stream, HEAD]:
             return None
-        if evicted or growth.head > index.table[stream, HEAD] or growth.ended != index.table[stream, ENDED]:
+        is_same = growth.head == index.table[stream, HEAD] and growth.ended == index.table[stream, ENDED]
+        if evicted or not is_same or len(growth.prefixes):
             growths.append(growth)
     return growths
 
@@ -116,7 +117,7 @@ def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, s
         truncated, terminated = (_flags(store, path, slots, low, begin, end) for path in ("truncated", "terminated"))
         of_prefixes = np.flatnonzero(empty & truncated)
         prefixes = stack_prefixes(np.stack([begin + of_prefixes, terminated[of_prefixes]], axis=1), end - 1)
-        prefixes = prefixes[prefixes[:, 0] > newest]
+        prefixes = prefixes[prefixes[:, 0] > index.newest_prefix(stream)]
     more = slots[len(index.slots(stream)) - evicted :]
     return Growth(stream, evicted, more, starts[starts > newest], end - 1, bool(flags[-1:].any()), prefixes)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.index.streams import NO_PREFIXES, Streams
 from diskbuffer.store.following import MOVING_SECONDS
-from diskbuffer.store.recovery import power_loss
+from diskbuffer.store.recovery.going_back import before_unknown
 from diskbuffer.store.store import Kept, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
             continue
         oldest = int(slots[0])
         first = store.table.get("first_row", oldest)
-        steps_before, episode_start = store.table.before(oldest) or (power_loss.steps_before(store, oldest), first)
+        steps_before, episode_start = store.table.before(oldest) or before_unknown(store, oldest)
         if first > 0 and store.table.before(oldest) is None and store.kept is None:
             raise CorruptionError(
                 f"{store.root}: how many steps came before slot {oldest} is not known; the segment table is damaged. "

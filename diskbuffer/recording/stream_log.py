@@ -236,7 +236,7 @@ class StreamLog:
             written = store.durability.written_files()
             packed = self.writer.guard(heads)
         store.files.sync_all(names)
-        store.durability.sync(heads, written)
+        store.sync(heads, written)
         with store.lock:
             self.writer.release(packed)
 

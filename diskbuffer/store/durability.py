@@ -1,4 +1,4 @@
-"""Bringing rows to the disk, in the order in which a power loss leaves something that can be told from damage."""
+"""Bringing rows to the disk, and then noting how far they are there: to that note a power loss goes back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from diskbuffer.store.description import Description
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.format.sizes import rows_reserved
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
@@ -31,12 +30,6 @@ class Durability:
         The note of how the store was left, as it was read or written last.
     written : set of (str, int)
         Segments of derived columns, (column, slot), that were opened for writing.
-    newest : (streams,) int64
-        Positions of the newest rows, as a writer keeps them.
-    reserved : (streams,) int64
-        Positions before which rows may be added, see `reserve`.
-    ahead : int
-        How many rows of each stream are reserved at once.
     """
 
     def __init__(
@@ -45,38 +38,18 @@ class Durability:
         self._files, self._description, self._table = files, description, table
         self._lock, self._writer_lock = lock, writer_lock
         self._noting = threading.Lock()  # of the note, which takes the disk's time to write
-        layout = description.layout
-        self._heads = np.full(layout.streams, -1, np.int64)  # up to which rows are on the disk
-        self.newest = self._heads
-        self.reserved = np.zeros(layout.streams, np.int64)
-        self.ahead = rows_reserved(layout.schema, layout.segment_rows, layout.streams)
+        self._heads = np.full(description.layout.streams, -1, np.int64)  # up to which rows are on the disk
         self.state: State | None = None
         self.written: set[tuple[str, int]] = set()
 
     def begin(self, heads: Int64) -> None:
         """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
-        self._heads = self.newest = heads
+        self._heads = heads
         self._note(clean=False)
 
-    def reserve(self, until: Int64) -> None:
-        """Note on the disk, before rows up to some positions are added, (streams,), that they may have been.
-
-        A power loss takes rows whose ids readers have seen; by this note no other rows get these ids afterwards. It is made for
-        many rows at once, and with every other note.
-        """
-        if (until > self.reserved).any():
-            self.refuse_to_write_elsewhere()
-            with self._noting:
-                if self.state is None or not self.state.clean:  # else it was closed while another thread was to reserve some
-                    self._note(clean=False, until=until)
-
-    def _note(self, *, clean: bool, until: Int64 | None = None) -> None:
-        heads = tuple(int(n) for n in self._heads)
-        following = self.newest + 1 if until is None else np.maximum(self.newest + 1, until)
-        reserved = np.maximum(self.reserved, np.where(following > 0, following + self.ahead, 0))
-        state = State(self._files.boot_id(), clean, heads, self._description.layout.salt, tuple(reserved.tolist()))
+    def _note(self, *, clean: bool) -> None:
+        state = State(self._files.boot_id(), clean, tuple(self._heads.tolist()), self._description.layout.salt)
         self.state = state.note(self._files)
-        self.reserved = reserved  # now that it is on the disk
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
@@ -103,7 +76,8 @@ class Durability:
         self._files.sync_all([*written, *(tail_file(layout, path) for path in layout.packed)])
         self._files.sync_all(layout.schema.recorded)
         self.sync_names_of_derived()
-        self.sync_table(heads)
+        self.sync_table()
+        self.note_synced(heads)
 
     def sync_names_of_derived(self) -> None:
         """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.
@@ -115,11 +89,14 @@ class Durability:
             self._files.sync_all(list(self._table.names(f"{SEGMENTS}/length")))
         self._files.sync_all(layout.derived)
 
-    def sync_table(self, heads: Int64) -> None:
-        """Sync the table to the disk, and then the note that each stream's rows up to `heads` are there."""
+    def sync_table(self) -> None:
+        """Sync the table to the disk."""
         with self._lock:
             names = list(self._table.names())
         self._files.sync_all(names)
+
+    def note_synced(self, heads: Int64) -> None:
+        """Note, once all is on the disk that belongs to them, that each stream's rows up to `heads` are: a flush is done."""
         self.refuse_to_write_elsewhere()
         with self._noting:
             self._heads = np.maximum(self._heads, heads)
@@ -129,7 +106,7 @@ class Durability:
         """Note that everything is on the disk, and has its checksums."""
         for path, slot in sorted(self.written):
             self._table.set_checksum(path, slot, file_checksum(self._description.layout, path, maps.get(path, slot)))
-        self.sync_table(self._heads)
+        self.sync_table()
         with self._noting:
             self._note(clean=True)
 

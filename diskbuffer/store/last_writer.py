@@ -7,6 +7,7 @@ crashed (what was not synced may be there, or not, sector by sector): by the ide
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import json
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import google_crc32c
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
+from diskbuffer.store.system.writer_lock import LOCK
 
 NAME = f"{SEGMENTS}/length/state.json"  # inside an array's directory, which no Zarr tool lists
 
@@ -24,8 +26,8 @@ class LastShutdown(enum.Enum):
     """What became of the last writer."""
 
     CLEAN = "clean"  # all is on the disk
-    KILLED = "killed"  # all that was acknowledged is there, but for damage
-    POWER_LOSS = "power loss"  # or it was copied while it was open: nothing counts but what matches its checksums
+    KILLED = "killed"  # all that was acknowledged is there
+    POWER_LOSS = "power loss"  # all is there that was synced by the last flush
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,15 @@ class State:
         Of each stream, the position up to which rows were on the disk then; -1 for none.
     salt : int
         The store's number.
-    reserved : tuple of int
-        Of each stream, the position before which rows may have been added since, so that readers may have seen their ids. Empty
-        in notes of earlier versions.
+    place : str
+        What tells the store's directory from a copy of it; see `Files.place_id`.
     """
 
     boot: str
     clean: bool
     synced: tuple[int, ...]
     salt: int
-    reserved: tuple[int, ...] = ()
+    place: str = ""
 
     @classmethod
     def read(cls, files: Files, salt: int) -> State | None:
@@ -59,10 +60,8 @@ class State:
         try:
             data = read_json(files, NAME)
             synced = tuple(int(n) for n in data["synced"])
-            reserved = tuple(int(n) for n in data.get("reserved", ()))
-            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, reserved)
-            possible = len(reserved) in (0, len(synced)) and all(0 <= position < 2**56 for position in reserved)
-            return state if possible and data["checksum"] == state._checksum() else None
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, str(data["place"]))
+            return state if data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
@@ -74,24 +73,25 @@ class State:
         return b""
 
     def note(self, files: Files) -> State:
-        """Write it, and bring it to the disk; return it."""
-        contents = {name: value for name, value in vars(self).items() if name != "salt"}
-        files.replace_contents(NAME, json.dumps({**contents, "checksum": self._checksum()}).encode())
-        return self
+        """Write it for the store in a directory, and bring it to the disk; return it."""
+        state = dataclasses.replace(self, place=files.place_id(LOCK))
+        contents = {name: value for name, value in vars(state).items() if name != "salt"}
+        files.replace_contents(NAME, json.dumps({**contents, "checksum": state._checksum()}).encode())
+        return state
+
+    def is_copied(self, files: Files) -> bool:
+        """Return whether it was left elsewhere by a writer that lived: files were copied at different moments."""
+        return not self.clean and bool(self.place) and not set(files.place_id(LOCK).split()) & set(self.place.split())
 
     def last_shutdown(self, files: Files) -> LastShutdown:
         """Return how the writer that left it ended."""
         if self.clean:
             return LastShutdown.CLEAN
-        return LastShutdown.KILLED if self.boot and self.boot == files.boot_id() else LastShutdown.POWER_LOSS
-
-    def next_positions(self) -> tuple[int, ...]:
-        """Return of each stream the position from which on no row was ever added: those before may have been seen."""
-        reserved = self.reserved if self.reserved and not self.clean else (0,) * len(self.synced)
-        return tuple(max(synced + 1, until) for synced, until in zip(self.synced, reserved, strict=True))
+        is_here = self.boot and self.boot == files.boot_id() and not self.is_copied(files)
+        return LastShutdown.KILLED if is_here else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
-        return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced} {self.salt} {self.reserved}".encode()))
+        return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced} {self.salt} {self.place}".encode()))
 
 
 def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[LastShutdown, tuple[int, ...]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from diskbuffer.errors import CorruptionError, EvictedError, LockedError
 from diskbuffer.runtime import forks
@@ -13,7 +16,9 @@ from diskbuffer.store.following import WayBack
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
-from diskbuffer.store.recovery import blank_rows, kill, power_loss, resume_writing
+from diskbuffer.store.recovery import going_back, resume_writing
+from diskbuffer.store.recovery.visible_rows import visible_rows
+from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held, session
@@ -28,11 +33,13 @@ def open_store(
     recover: bool = True,
     back_to: str | None = None,
     lock: WriterLock | None = None,
+    drop_lost: Callable[[Store], None] = lambda _: None,
 ) -> Store:
     """Open a store to read, or to write, too, for which it takes the writer's lock, or has `lock`.
 
     What the last writer left is recovered. Without `recover` it is as it was left, whatever that is: to be checked, and repaired.
-    With `back_to` the store goes back to a mark first.
+    With `back_to` the store goes back to a mark first. ``drop_lost(store)`` is called where a power loss took rows, and drops
+    what others keep of these.
 
     Raises
     ------
@@ -44,7 +51,10 @@ def open_store(
     files = files_at(root)
     layout, slots = directory.read_metadata(files)
     directory.refuse_links(files, layout, slots, SEGMENTS)
-    store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover, layout.removals)
+    if writable:
+        store = _open_to_write(files, recover, back_to, lock, drop_lost)
+    else:
+        store = _open_to_read(files, recover, layout.removals)
     forks.pause(store)
     return store
 
@@ -52,7 +62,9 @@ def open_store(
 # To write
 
 
-def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: WriterLock | None) -> Store:
+def _open_to_write(
+    files: Files, recover: bool, back_to: str | None, lock: WriterLock | None, drop_lost: Callable[[Store], None]
+) -> Store:
     lock = lock or WriterLock(files)
     try:
         if back_to is not None:
@@ -62,8 +74,8 @@ def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: Write
         marks.clear_up(files)
         store = Store(files, writer_lock=lock)
         if recover:
-            _recover_to_write(store)
-            store.find_free()
+            last = _recover_to_write(store, drop_lost)
+            store.find_free(known=last is LastShutdown.CLEAN)
             if store.layout.removed:  # a crash came in between
                 store.finish_removing()
             directory.remove_strays(files, store.layout, store.table.slots, store.free)
@@ -74,38 +86,33 @@ def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: Write
     return store
 
 
-def _recover_to_write(store: Store) -> None:
-    """Find out what counts of that which the last writer left, and have the store be that; an error where it is damaged."""
+def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastShutdown:
+    """Have the store be what is visible of that which the last writer left, and return how that ended."""
     last, synced = _how_it_was_left(store)
-    if last is LastShutdown.CLEAN:
-        kill.make_sure(store, synced)
+    visible = visible_rows(store)
+    if last is LastShutdown.POWER_LOSS:
+        going_back.go_back(store, visible)
+        drop_lost(store)
         store.durability.begin(store.heads())
-        store.keep_rows_of_readers()
-        return
-    if last is LastShutdown.KILLED:
-        kill.make_sure(store, synced)
-        resume_writing.settle_newest(store)
-    else:
-        state = store.durability.state
-        assert state is not None  # or no power loss is known of
-        power_loss.keep(store, power_loss.find_what_counts(store, state))
-        store.find_free()
-        blank_rows.begin_at(store, state.next_positions())
-    # What a process that died had written may still be in the page cache alone.
-    resume_writing.note_unchecked(store)
-    layout = store.layout
-    for slots, _ in store.segments():
-        for slot in slots.tolist():
-            store.durability.sync_slot(slot, layout.derived if store.verification.is_sealed(slot) else layout.schema)
-    store.durability.sync(store.heads(), store.durability.written_files())
-    if last is LastShutdown.KILLED:
-        store.keep_rows_of_readers()
-    else:
         store.begin_session()
+        return last
+    if last is LastShutdown.KILLED:
+        resume_writing.settle_newest(store)
+        for path in store.layout.derived:  # which the disk may not have, nor the table the checksums of
+            slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
+            store.durability.written.update((path, slot) for slot in slots.tolist())
+    store.durability.begin(np.array(synced, np.int64))
+    store.keep_rows_of_readers()
+    return last
 
 
 def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
     state = store.durability.state = State.read(store.files, store.layout.salt)
+    if state is not None and state.is_copied(store.files):
+        raise CorruptionError(
+            f"{store.root} was copied while a buffer wrote to it, so its files are of different moments. Take a snapshot instead:"
+            " `diskbuffer snapshot PATH TO`. `diskbuffer check --repair` saves what the last flush had"
+        )
     return how_it_was_left(state, store.files, store.layout.streams)
 
 
@@ -137,18 +144,12 @@ def _recover_to_read(store: Store) -> None:
     if _is_written_to(store):
         store.durability.state = State.read(store.files, store.layout.salt)
         return
-    last, synced = _how_it_was_left(store)
+    last, _ = _how_it_was_left(store)
+    visible = visible_rows(store)
     if last is LastShutdown.POWER_LOSS:
-        state = store.durability.state
-        assert state is not None  # or no power loss is known of
-        kept = power_loss.find_what_counts(store, state)
-        store.read_what_counts(kept)
-        power_loss.hide_bad_chunks(store, kept)
-        heads = zip(store.heads().tolist(), state.next_positions(), strict=True)
-        ended = {stream: True for stream, (head, position) in enumerate(heads) if position > head + 1}  # by the next writer
-        store.open_ends = resume_writing.open_ends(store) | ended
-        return
-    kill.make_sure(store, synced)
+        store.read_what_counts(visible)
+        going_back.hide_unsynced_chunks(store, visible)
+        store.open_ends = {stream: True for stream, (slots, _) in enumerate(visible) if len(slots)}  # as the next writer has it
 
 
 def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:

@@ -21,12 +21,13 @@ from diskbuffer.schema.schema import FLAGS, TAG
 from diskbuffer.store import directory
 from diskbuffer.store.format.checksums import OBS, STEP
 from diskbuffer.store.format.layout import COPY, GROUP, SEGMENTS, TAIL
-from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
+from diskbuffer.store.inspection import Inspected
+from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.recovery import power_loss
-from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.recovery import going_back
+from diskbuffer.store.recovery.visible_rows import visible_rows
 from diskbuffer.store.segments.mapped import InMemory
-from diskbuffer.store.store import Kept, Store
+from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import SMALL, Files, Map
 
 Bools = npt.NDArray[np.bool_]
@@ -81,12 +82,8 @@ def open_remains(path: Path) -> Store:
     """Open a damaged store to look at what is left of it; a CorruptionError where not even that can be read."""
     group = GROUP if directory.damaged_group(path) is None else COPY
     store = open_store(_Remains(path, group), writable=False, recover=False)
-    state = store.durability.state = State.read(store.files, store.layout.salt)
-    last, _ = how_it_was_left(state, store.files, store.layout.streams)
-    if state is not None and last is LastShutdown.POWER_LOSS:
-        kept = power_loss.find_what_counts(store, state, damaged=True)
-    else:
-        kept = _in_table(store)
+    store.durability.state = State.read(store.files, store.layout.salt)
+    kept = visible_rows(store, damaged=True)
     store.read_what_counts(kept)
     for slots, lengths in kept:
         bad_after = False
@@ -96,20 +93,8 @@ def open_remains(path: Path) -> Store:
                 _hide(store, slot, bad, bad_after)
             bad_after = bool(bad[:1].any())
     with contextlib.suppress(CorruptionError):  # then reading these chunks says so
-        power_loss.hide_bad_chunks(store, kept)
+        going_back.hide_unsynced_chunks(store, kept)
     return store
-
-
-def _in_table(store: Store) -> Kept:
-    """Return the newest segments of each stream that follow one another, as the table has them."""
-    rows, streams = store.layout.segment_rows, store.layout.streams
-    stream_segments: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(streams)]
-    length, _ = store.table.used()
-    for slot in np.flatnonzero(length).tolist():
-        stream, first = store.table.identity(slot)
-        if 0 <= stream < streams and first >= 0 and first % rows == 0 and length[slot] <= rows:
-            stream_segments[stream][first // rows] = (slot, int(length[slot]), bool(length[slot] == rows))
-    return [power_loss.run(segments, max(segments, default=0)) for segments in stream_segments]
 
 
 def _bad_rows(store: Store, slot: int, length: int, *, newest: bool) -> Bools:

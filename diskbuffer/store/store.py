@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from diskbuffer.store.description import Description
 from diskbuffer.store.durability import Durability
 from diskbuffer.store.following import Following, WayBack
 from diskbuffer.store.format.chunks import check_libraries
-from diskbuffer.store.format.layout import CHECKSUMS, Layout
+from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
@@ -74,6 +74,8 @@ class Store(Changeable):
         self.kept: Kept | None = None
         self.open_ends: dict[int, bool] = {}
         self.free: list[int] = []
+        self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
+        self._evictions = 0
         self.find_free()
 
     @property
@@ -155,9 +157,10 @@ class Store(Changeable):
         self.maps.grow(slots)
         self.table.grow(slots)  # last: it tells that there is room
 
-    def find_free(self) -> None:
-        """See which slots hold no rows."""
+    def find_free(self, *, known: bool = False) -> None:
+        """See which slots hold no rows; `known` tells that the disk knows that, too."""
         self.free = np.flatnonzero(self.table.column("length") == 0).tolist()
+        self._evicted = {} if known else dict.fromkeys(self.free, 0)
 
     def take_slot(self, stream: int, first_row: int) -> int:
         """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free.
@@ -174,6 +177,9 @@ class Store(Changeable):
             self.maps.grow(more)
             self.free = list(range(slots, more))
         slot = self.free[0]  # the one evicted longest ago, which readers elsewhere have forgotten most likely
+        if slot in self._evicted:  # else sealing has synced it
+            with self._freeing():
+                self.files.sync_all(list(self.table.names(f"{SEGMENTS}/length")))
         for path in self.layout.derived:  # what an eviction could not remove
             self.files.remove(self.layout.data_file(path, slot))
         self.table.allot(slot, stream, first_row)
@@ -183,9 +189,29 @@ class Store(Changeable):
         """Give a segment's disk space back. Whoever reads it now reads on, through the maps that it has."""
         self.table.set_length(slot, 0)
         self.maps.retire(slot)
+        self._evictions += 1
+        self._evicted[slot] = self._evictions
         self.free.append(slot)
         with contextlib.suppress(OSError):  # a new segment's file takes the place of one that stayed
             self.remove_files(slot)
+
+    def sync_table(self) -> None:
+        """Sync the segment table. The lock need not be held."""
+        with self._freeing():
+            self.durability.sync_table()
+
+    def sync(self, heads: Int64, written: Iterable[str]) -> None:
+        """Sync all that belongs to rows up to `heads`, and note that; see `Durability.sync`."""
+        with self._freeing():
+            self.durability.sync(heads, written)
+
+    @contextlib.contextmanager
+    def _freeing(self) -> Iterator[None]:
+        """Let slots that were evicted by now hold other rows, once the disk knows that: or these would pass for those."""
+        evictions = self._evictions
+        yield
+        with self.lock:
+            self._evicted = {slot: number for slot, number in self._evicted.items() if number > evictions}
 
     def remove_files(self, slot: int) -> None:
         """Remove a slot's files, where they are."""

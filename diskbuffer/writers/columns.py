@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
@@ -26,6 +27,7 @@ from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema.schema import Column, Schema
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
+from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.writers import learner_lock
@@ -36,6 +38,7 @@ from diskbuffer.writers.members import Member
 Int64 = npt.NDArray[np.int64]
 _WHAT = "columns.json"
 _WHOSE = 16  # bytes: the stream and the first row, plus one
+_FILE = re.compile(r"c\.([0-9]{1,18})")  # of a slot's values
 
 
 class What(NamedTuple):
@@ -186,7 +189,7 @@ class Columns:
         return f"{name}/{member.entry.name}/c.{slot}"
 
     def _bytes(self, name: str) -> int:
-        return -(-self._rows * self.what.columns[name].row_bytes // 8) * 8
+        return _bytes_of(self.what.columns[name], self._rows)
 
     def get(self, name: str, member: Member, slot: int) -> Map | Zeros | InMemory:
         """Return what has the values of a slot of a store, as the index has it: zeros where nothing was written.
@@ -280,10 +283,46 @@ class Columns:
         self._left.difference_update(names)
 
 
+def _bytes_of(column: Column, rows: int) -> int:
+    """Return the bytes of a segment's values, filled up to 8."""
+    return -(-rows * column.row_bytes // 8) * 8
+
+
+def drop_lost_values(root: Files, store: Store) -> None:
+    """Drop what was written to rows of a writer's store that it lost, before others get their ids; on the disk, too.
+
+    The store's rows are those that are left.
+    """
+    if not root.exists(f"{COLUMNS}/{_WHAT}"):
+        return
+    files, writer, length = root.below(COLUMNS), store.root.name, store.table.column("length")
+    newest = {int(slots[-1]) for slots, _ in store.segments() if len(slots)}
+    for name, column in Columns(root, store.layout).what.columns.items():
+        directory, size = f"{name}/{writer}", _bytes_of(column, store.layout.segment_rows) + _WHOSE
+        for file in files.names(directory) if files.exists(directory) else []:
+            path, number = f"{directory}/{file}", _FILE.fullmatch(file)
+            slot = int(number[1]) if number else -1
+            rows = int(length[slot]) if 0 <= slot < len(length) else 0
+            mapped = None
+            with contextlib.suppress(CorruptionError):  # it is cut short
+                mapped = files.map(path, size, writable=True) if rows else None
+            if mapped is None or tuple(_whose(mapped, size).tolist()) != _whose_rows(store, *store.table.identity(slot)):
+                files.remove(path)
+            elif slot in newest:
+                mapped.array(np.uint8, (size,))[(rows - 1) * column.row_bytes : size - _WHOSE] = 0
+                files.sync(path)
+        if files.exists(directory):
+            files.sync(directory)
+
+
 def _identity(member: Member, slot: int) -> tuple[int, int]:
-    """Return of which rows a file's values are: of which stream of which store, and the first of them. Never zeros."""
-    stream, first_row = member.store.following.identity(slot)
-    return (member.store.layout.salt & 0x7FFFFFFF) << 32 | stream + 1, first_row + 1
+    """Return of which rows a file's values are, as the index has them."""
+    return _whose_rows(member.store, *member.store.following.identity(slot))
+
+
+def _whose_rows(store: Store, stream: int, first_row: int) -> tuple[int, int]:
+    """Return which rows of a store a file's values are of: of which stream, and the first of them. Never zeros."""
+    return (store.layout.salt & 0x7FFFFFFF) << 32 | stream + 1, first_row + 1
 
 
 def _whose(mapped: Map, size: int) -> Int64:

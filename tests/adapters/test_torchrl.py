@@ -40,6 +40,7 @@ from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage  # noqa: E402
 from diskbuffer.adapters.torchrl.rows import Later  # noqa: E402
 from diskbuffer.plugin import one_of  # noqa: E402
 from tests.bools import bytes_of_bools, disguised  # noqa: E402
+from tests.support.specimens import adopt  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TorchRL's SliceSampler")  # what it takes is not what is tested
 
@@ -553,6 +554,7 @@ def test_priorities_of_sequences_are_those_of_a_plain_buffer(tmp_path: Path) -> 
     steps = storage.stored.steps(index)
     stored = storage.stored.opened.at(steps, columns=["priority"], numpy=True)["priority"]
     shutil.copytree(tmp_path / "store", tmp_path / "plain")
+    adopt(tmp_path / "plain")
     with db.ReplayBuffer(tmp_path / "plain", mode="r+") as plain:
         plain.draw(1, ours[1])
         ours[1].update(steps[None], errors[None])

@@ -22,7 +22,7 @@ from diskbuffer.commands import app
 from diskbuffer.commands.cli import main
 from soak.damage import contents, damage
 from tests.support.experience import Experience
-from tests.support.specimens import KINDS, copy_while_open, make
+from tests.support.specimens import KINDS, adopt, copy_while_open, make
 from tests.support.writers import Writers
 
 FLOATS = {"obs": db.Column((3,), "float32"), "action": db.Column((2,), "float32")}
@@ -144,6 +144,7 @@ def test_stores_that_are_damaged_at_random(
         shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(tmp_path / "snapshot", ignore_errors=True)
         shutil.copytree(tmp_path / "pristine", path)
+        adopt(path)
         for _ in range(int(rng.integers(1, 3))):
             names = sorted(name for name in files if (path / name).exists())
             name, other = rng.choice(names, 2, replace=False).tolist()
@@ -164,7 +165,7 @@ def test_stores_that_are_damaged_at_random(
 def test_what_is_left_of_a_damaged_store_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS, steps=200)
-    newest = max(path.glob("obs/c.*"), key=lambda file: int(file.name.split(".")[1]))
+    newest = max(path.glob("is_last/c.*"), key=lambda file: int(file.name.split(".")[1]))
     newest.unlink()
     told = Told(capsys, "info", path)
     assert told.code == 1

@@ -20,6 +20,7 @@ from diskbuffer import editing
 from diskbuffer.commands.app import run
 from diskbuffer.errors import MissingPackageError, NotAStoreError, SourceError, UnreachableError
 from tests.s3_server import BUCKET, S3Server, never
+from tests.support.specimens import adopt
 
 _NUMBERS = itertools.count()
 _COLUMNS = {
@@ -196,6 +197,7 @@ def test_only_a_closed_store_is_copied_up(server: S3Server, url: str, tmp_path: 
     store = make(tmp_path / "store")
     with db.ReplayBuffer(store):
         shutil.copytree(store, tmp_path / "unclosed")
+        adopt(tmp_path / "unclosed")
         with pytest.raises(db.LockedError, match="being written to"):
             editing.copy(store, url, progress=False)
     with pytest.raises(db.InputError, match="was not closed"):

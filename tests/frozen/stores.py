@@ -441,7 +441,9 @@ def _left(name: str, *, rebooted: bool) -> None:
 
     @_store(f"{name}, left by a {'power loss' if rebooted else 'kill'}", "few")
     def _opened(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-        with boot(1), STORES[name].open(path / "written", threads):
+        with boot(1), STORES[name].open(path / "written", threads) as writer:
+            if rebooted:
+                writer.flush()
             copy_while_open(path / "written" / "store", path / "left")
         with boot(1 + rebooted), db.ReplayBuffer(path / "left", mode="r", seed=3, threads=threads) as buffer:
             yield buffer

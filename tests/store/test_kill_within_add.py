@@ -14,7 +14,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.schema.nested import flatten
 from tests.frozen.stores import PIXELS, VECTORS, play
-from tests.support.specimens import copy_while_open
+from tests.support.specimens import adopt, copy_while_open
 
 ENVS, STEPS, LENGTHS = 2, 90, "_segments/length/c.0.0"
 Places = npt.NDArray[np.int64]
@@ -76,6 +76,7 @@ def torn(before: Path, after: Path, at: dict[str, Places], to: Path, rng: np.ran
         for place in chosen.tolist():
             contents[place] = new[place]
         (to / name).write_bytes(contents)
+    adopt(to)
 
 
 def _some(slots: Places, lengths: bytearray, rng: np.random.Generator) -> Places:
@@ -123,6 +124,7 @@ def test_a_kill_within_an_add_leaves_all_of_a_step_or_nothing_of_it(
                     assert told(opened, env) in (was[env], now[env])
         shutil.rmtree(left)
         shutil.copytree(after, left)
+        adopt(left)
         with db.ReplayBuffer(left, mode="r+", threads=1) as again:
             make(again, calls[call + 1 :])
             assert told(again) == expected

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.last_writer import LastShutdown, State
-from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from tests.amounts import examples
 from tests.support.experience import Experience, Feeder, heads_of
@@ -142,55 +141,6 @@ def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, An
     assert last_shutdown() is LastShutdown.CLEAN
 
 
-@pytest.mark.some(3)
-@pytest.mark.parametrize("column", ["action", "reward", "terminated", "is_last", "row_checksum"])
-@pytest.mark.parametrize("mode", ["r", "a"])
-def test_a_damaged_row_that_is_not_sealed_is_named(
-    column: str, mode: Any, killed: tuple[Experience, Path, Any], tmp_path: Path
-) -> None:
-    _, path, _ = killed
-    file = max((path / column).glob("c.*"))
-    flip(file, 3 * (file.stat().st_size // 32))
-    with pytest.raises(db.CorruptionError, match=r"row \d+ of stream \d.*" + column):
-        db.ReplayBuffer(path, mode=mode)
-
-
-@pytest.mark.parametrize("mode", ["r", "a"])
-def test_a_damaged_tail_is_named(mode: Any, killed: tuple[Experience, Path, Any]) -> None:
-    world, path, heads = killed
-    tail = path / "_tail" / "obs" / "c.0.0.0.0"
-    rows = tail.stat().st_size // 2 // world.frames(0, np.array([0])).nbytes
-    flip(tail, int(heads[0]) % rows * world.frames(0, np.array([0])).nbytes + 7)
-    with pytest.raises(db.CorruptionError, match=rf"row {heads[0]} of stream 0.*obs"):
-        db.ReplayBuffer(path, mode=mode)
-
-
-def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
-    killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, path, heads = killed
-    of_another_boot(monkeypatch)
-    newest = max((path / "action").glob("c.*"), key=lambda file: int(file.name.split(".")[1]))
-    flip(newest, 8 * 3)  # an action that the power loss kept from the disk
-    counts = []
-    for mode in ("r", "r", "a"):
-        with db.ReplayBuffer(path, mode=mode) as buffer:
-            world.check(buffer)
-            counts.append(len(buffer))
-            found = heads_of(buffer)
-            if mode == "r":
-                assert (found <= heads).all()
-                assert (found < heads).sum() == 1
-            else:
-                assert (found >= heads).all()  # as other steps would have the ids of those that are lost
-                Feeder(world, buffer).add(90)
-                world.check(buffer)
-    assert counts[0] == counts[1] == counts[2] > 60
-    assert db.check(path, progress=False).ok
-    with db.ReplayBuffer(path) as buffer:
-        world.check(buffer)
-
-
 def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(tmp_path: Path) -> None:
     world, path = Experience(1), tmp_path / "store"
     with world.open(path, segment_rows=32) as buffer:
@@ -206,54 +156,6 @@ def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(tmp
         buffer.columns.write("value", steps[:1], np.full(1, 2, np.float32))
         assert buffer.at(steps)["value"].tolist() == [2.0, *[0.0] * (len(steps) - 1)]
     assert db.check(path, progress=False).ok
-
-
-@pytest.mark.parametrize("mode", ["r", "a"])
-def test_damage_of_what_was_flushed_is_no_power_losss_doing(mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Experience(1)
-    with world.open(tmp_path / "store", segment_rows=32) as buffer:
-        Feeder(world, buffer).add(200)
-        buffer.flush(recompress=True)
-        buffer.flush()
-        steps, slot = len(buffer), int(buffer._reader.index.slots(0)[2])
-        copy_while_open(tmp_path / "store", tmp_path / "copy")
-    flip(tmp_path / "copy" / "action" / f"c.{slot}", 8 * 5)
-    of_another_boot(monkeypatch)
-    with pytest.raises(db.CorruptionError, match=r"row 69 of stream 0"):
-        db.ReplayBuffer(tmp_path / "copy", mode=mode)
-    report = db.check(tmp_path / "copy", progress=False)
-    assert [problem.steps for problem in report.problems] == [(69, 69)]
-    assert db.check(tmp_path / "copy", repair=True, progress=False).dropped == 1
-    with db.ReplayBuffer(tmp_path / "copy") as copy:
-        assert steps - 2 <= len(copy) < steps
-        left = copy.steps()
-        assert (copy.at(left)["action"].numpy() == world.actions(0, left)).all()
-
-
-def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
-    killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, path, _ = killed
-    newest = max((path / "action").glob("c.*"), key=lambda file: int(file.name.split(".")[1]))
-    flip(newest, 8 * 3)
-    of_another_boot(monkeypatch)
-    table, synced, settled = "_segments/length/c.0.0", dict[str, bytes](), []
-    sync, settle = Files.sync, resume_writing._settle
-
-    def noted(self: Files, name: str) -> None:
-        sync(self, name)
-        if name == table:
-            synced[name] = (path / name).read_bytes()
-
-    def checked(*args: Any) -> None:
-        settled.append(synced.get(table) == (path / table).read_bytes())
-        settle(*args)
-
-    monkeypatch.setattr(Files, "sync", noted)
-    monkeypatch.setattr(resume_writing, "_settle", checked)
-    db.ReplayBuffer(path).close()
-    assert settled
-    assert all(settled)
 
 
 def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_steps(

@@ -49,7 +49,7 @@ def extend(buffer: db.ReplayBuffer, *lengths: int) -> None:
 @pytest.mark.parametrize("kind", COLUMNS)
 @pytest.mark.parametrize("call", WRITING)
 def test_a_writer_is_told(call: str, kind: str, tmp_path: Path) -> None:
-    buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS[kind])
+    buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS[kind], segment_rows=1024)
     extend(buffer, 1000, 300)
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(db.errors.NotAStoreError, match=SAYS):
@@ -94,16 +94,20 @@ def test_whoever_adds_is_told_within_a_second_and_nothing_is_added(
         buffer.close()
 
 
-def test_a_copy_that_was_made_while_the_store_was_written_to_names_snapshots(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_copy_that_was_made_while_the_store_was_written_to_names_snapshots(mode: Any, tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS["vectors"]) as buffer:
+        extend(buffer, 60)
+        buffer.flush()
         extend(buffer, 100)
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
-        extend(buffer, 100)
-        for part in ("row_checksum", "_segments"):  # of another moment than the rest
-            shutil.rmtree(tmp_path / "copy" / part)
-            shutil.copytree(tmp_path / "store" / part, tmp_path / "copy" / part)
+    (tmp_path / "store").rename(tmp_path / "moved")
+    db.ReplayBuffer(tmp_path / "moved").close()
     with pytest.raises(
         db.CorruptionError,
-        match=r"If it was copied while a buffer wrote to it, take a snapshot instead: `diskbuffer snapshot PATH TO`",
+        match=r"was copied while a buffer wrote to it.*Take a snapshot instead: `diskbuffer snapshot PATH TO`",
     ):
-        db.ReplayBuffer(tmp_path / "copy")
+        db.ReplayBuffer(tmp_path / "copy", mode=mode)
+    assert db.check(tmp_path / "copy", repair=True, progress=False).repaired
+    with db.ReplayBuffer(tmp_path / "copy") as copied:
+        assert len(copied) == 60

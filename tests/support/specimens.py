@@ -18,6 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
+from diskbuffer.store import directory
+from diskbuffer.store.last_writer import State
+from diskbuffer.store.system.files import Files
 
 Array = npt.NDArray[Any]
 
@@ -111,10 +114,21 @@ def copy_while_open(path: Path, to: Path) -> None:
         with contextlib.suppress(shutil.Error, FileNotFoundError):
             shutil.copytree(path, to)
             if contents(path) == contents(to):
+                adopt(to)
                 return
         shutil.rmtree(to)
         time.sleep(min(0.001 * 2**attempt, 1))  # what is sealed is done at some time, as nobody adds meanwhile
     raise RuntimeError(f"files of {path} come and go for ever")
+
+
+def adopt(root: Path) -> None:
+    """Have copies of stores below a directory pass for those that were copied, so that they are what a kill left of these."""
+    for file in root.rglob("_segments/length/state.json"):
+        path = file.parents[2]
+        with contextlib.suppress(db.DiskBufferError):
+            files, (layout, _) = Files(path), directory.read_metadata(Files(path))
+            if (state := State.read(files, layout.salt)) is not None:
+                state.note(files)
 
 
 def replace(path: Path, data: bytes) -> None:

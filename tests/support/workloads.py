@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -207,8 +208,6 @@ class Promise:
         Of the derived column; 0 where nothing was written.
     tags, tagged : (streams, POSITIONS) int64
         The number of each step's tag in `TAGS`, from 1 on, and how often it was tagged.
-    sealed : set of (stream, ordinal)
-        Segments that are.
     """
 
     heads: Array
@@ -216,7 +215,6 @@ class Promise:
     versions: Array
     tags: Array
     tagged: Array
-    sealed: set[tuple[int, int]] = field(default_factory=set)
 
     @classmethod
     def none(cls, streams: int) -> Promise:
@@ -233,8 +231,8 @@ class Moment:
     call: str
     now: Promise
     kept: Promise | None  # what a kill must leave: all of that, but right after a crash, when nobody knows how much is left
-    flushed: Promise | None  # what a power loss must leave, beside sealed segments; None before the first flush
-    seen: Array  # the positions of the newest rows ever, (streams,): of the steps before them readers may know the ids
+    flushed: Promise | None  # what a power loss must leave; None before the first flush
+    synced: Array  # the positions of the newest rows that it may leave, (streams,)
 
 
 @dataclass
@@ -268,18 +266,18 @@ class Left:
         What the call under way might have made of it; steps before its `low` may be gone.
     flushed : Promise or None
         What was there at the last flush.
-    sealed : set of (stream, ordinal)
-        Segments that must be there.
-    seen : (streams,) int64
-        Positions before which steps have ids that readers may know, so that no other steps may get them.
+    synced : (streams,) int64
+        The positions of the newest rows that a power loss may leave from then on.
+    killed : bool
+        Whether only the process ended.
     """
 
     world: World
     must: Promise | None
     may: Promise
     flushed: Promise | None
-    sealed: frozenset[tuple[int, int]]
-    seen: Array
+    synced: Array
+    killed: bool
 
 
 class GivenUpError(Exception):
@@ -295,18 +293,17 @@ class Driver:
         self.world = workload.world(seed)
         self._now = Promise.none(workload.n_envs)
         self._flushed: Promise | None = None
-        self._seen = np.full(workload.n_envs, -1)
+        self._synced = np.full(workload.n_envs, -1)
         self.moments: list[Moment] = []
         self._version = 0
         self._faulty = False  # whether the disk may fail in the call that is made
         self._lost = False  # whether a sync failed, so that nobody knows what later ones are worth
         if left is not None:
             self.world, self._now, self._flushed = copy.deepcopy((left.world, left.may, left.flushed))
-            self._now.sealed = set(left.sealed)
             self._version = int(self._now.versions.max())
-            self._seen = left.seen
-            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), left.must, self._flushed, self._seen))
-            self._call("open", self._recover)
+            self._synced = left.synced
+            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), left.must, self._flushed, self._synced))
+            self._call("open", self._recover, flushes=not left.killed)
         else:
             self._call("create", self._open)
 
@@ -340,6 +337,7 @@ class Driver:
             self._take_stock()
         if flushes:
             self._flushed = copy.deepcopy(self._now if flushes is True else flushes)
+            self._synced = self._flushed.heads
         self._note(name)
 
     def _attempt(self, name: str, call: Callable[[], Any]) -> None:
@@ -377,8 +375,7 @@ class Driver:
         """Note what is promised now that a call has returned."""
         events = self._trace.look(f"after {name}")
         now = copy.deepcopy(self._now)
-        self._seen = np.maximum(self._seen, now.heads)
-        self.moments.append(Moment(events, name, now, now, self._flushed, self._seen))
+        self.moments.append(Moment(events, name, now, now, self._flushed, self._synced))
 
     def _open(self) -> None:
         self._buffer = self._workload.open(self._path)
@@ -407,23 +404,12 @@ class Driver:
         log.sealer.wait()
 
     def _take_stock(self) -> None:
-        """Find out what was evicted, and sealed; the rest is known."""
+        """Find out what was evicted; the rest is known."""
         episodes, streams = self._buffer.episodes, self._workload.n_envs
         for stream in range(streams):
             starts = episodes.start[episodes.stream == stream] // streams
             low = starts[0] if len(starts) else self._now.heads[stream]  # all steps of one may be evicted, by others'
             self._now.low[stream] = max(low, self._now.low[stream])  # evicted ones may come back
-        store, index = self._buffer._store, self._buffer._reader.index
-        log = self._buffer._access.log()
-        waiting = log.sealer.slots()
-        for stream in range(streams):
-            low = int(self._now.low[stream]) // self._workload.segment_rows
-            slots = index.slots(stream).tolist()
-            first = store.table.get("first_row", slots[0]) // self._workload.segment_rows if slots else 0
-            for n, slot in enumerate(slots):
-                if store.table.get("sealed", slot) and slot not in waiting:
-                    self._now.sealed.add((stream, first + n))
-            self._now.sealed = {one for one in self._now.sealed if one[0] != stream or one[1] >= low}
 
     # Calls
 
@@ -501,7 +487,7 @@ class Driver:
             setattr(Files, "sync", real)  # noqa: B010
 
     def _seal(self) -> None:
-        self._call("seal", lambda: self._buffer.flush(recompress=True))
+        self._call("seal", lambda: self._buffer.flush(recompress=True), flushes=True)
 
     def _reopen(self) -> None:
         self._call("close", self._buffer.close, flushes=True)
@@ -615,16 +601,10 @@ def submit_at_once(_real: Any, _pool: Any, function: Callable[..., Any], *args: 
 
 @contextlib.contextmanager
 def boot(number: int) -> Iterator[None]:
-    """Have the machine be in its boot of that number."""
-    real = getattr(Files, "boot_id", None)
-    if real is None:
+    """Have the machine be in its boot of that number, where what was on its disk is in its place, though it was built anew."""
+    boot_id = f"00000000-0000-4000-8000-{number:012d}"
+    with mock.patch.object(Files, "boot_id", return_value=boot_id), mock.patch.object(Files, "place_id", return_value="here"):
         yield
-        return
-    setattr(Files, "boot_id", lambda *_: f"00000000-0000-4000-8000-{number:012d}")  # noqa: B010
-    try:
-        yield
-    finally:
-        setattr(Files, "boot_id", real)  # noqa: B010
 
 
 def record(

@@ -18,6 +18,7 @@ from diskbuffer.commands.cli import main
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers import marking
+from tests.support.specimens import adopt
 from tests.writers.test_multi_writer import Writer
 
 
@@ -101,6 +102,7 @@ KILLED = """
 import os, shutil, sys
 import diskbuffer as db
 from diskbuffer.writers import removing
+from tests.support.specimens import adopt
 setattr(shutil if sys.argv[2] == "rmtree" else removing, sys.argv[2], lambda *_, **how: os._exit(9))
 db.remove_writer(sys.argv[1], "first")
 """
@@ -194,6 +196,7 @@ def test_stores_are_written_to_where_they_are_whole_alone(tmp_path: Path) -> Non
         every.copies.mark("m")
         every.copies.snapshot(tmp_path / "made")
     shutil.copytree(root / "first", one)
+    adopt(one)
     with db.ReplayBuffer(one) as buffer:
         buffer.copies.mark("m")
     kept = root / "_shared/marks/m"

@@ -22,7 +22,7 @@ from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.checking.table import TableFinder
 from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.recovery import blank_rows, resume_writing
+from diskbuffer.store.recovery import going_back, resume_writing
 from diskbuffer.store.store import Kept, Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock, is_held
@@ -54,7 +54,7 @@ def _checked(root: Path, repair: bool, progress: bool) -> Report:
         try:
             opened = _check_contents(store, framework, collector, progress)
             if repair:
-                _close_repaired(opened, unchanged=collector.report.ok)
+                _close_repaired(opened)
         finally:
             store.close()
     collector.take(find_links(root, {problem.path for problem in collector.report.problems}))
@@ -108,21 +108,21 @@ def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector,
             collector.take(finder.find_unknown_start(stream, slots[:2].tolist()))
 
 
-def _close_repaired(opened: Opened, *, unchanged: bool) -> None:
+def _close_repaired(opened: Opened) -> None:
     """Sync what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
     store = opened.store
-    for slots, lengths in store.segments():
-        if len(slots):  # what was newer may be gone
-            resume_writing.make_writable(store, slots, int(lengths[-1]))
-    if opened.note is not None and not (unchanged and opened.last_shutdown is LastShutdown.KILLED):
-        store.find_free()
-        blank_rows.begin_at(store, opened.note.next_positions())
+    if opened.last_shutdown is LastShutdown.POWER_LOSS:
+        going_back.go_back(store, store.segments())
+    else:
+        for slots, lengths in store.segments():
+            if len(slots):  # what was newer may be gone
+                resume_writing.make_writable(store, slots, int(lengths[-1]))
     for slots, _ in store.segments():
         for slot in slots.tolist():
             if not store.verification.is_sealed(slot):
                 store.durability.sync_slot(slot)
     store.find_free()
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
-    store.durability.sync(store.heads(), store.durability.written_files())
+    store.sync(store.heads(), store.durability.written_files())
     store.note_closed()
     store.begin_session()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.format.checksums import OBS, STEP, covered, row_checksums
-from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.segments import shard
 from diskbuffer.store.store import Store
 

@@ -25,8 +25,6 @@ class Opened:
         How the last writer ended; not decided while one is at work.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk.
-    note : State, optional
-        How the store was left, as the last writer noted it.
     is_last_shutdown_known : bool
         Whether the last writer's note of that is there.
     """
@@ -34,7 +32,7 @@ class Opened:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.live = not store.writable and bool(is_held(store.files))
-        self.note = note = State.read(store.files, store.layout.salt)
+        store.durability.state = note = State.read(store.files, store.layout.salt)
         self.last_shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
         self.is_last_shutdown_known = note is not None and note.synced == self.synced
 

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema.schema import CHECKSUM
+from diskbuffer.store.checking.blank_rows import blank
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Finder, Finding, lasting
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem
 from diskbuffer.store.format.checksums import OBS, STEP, covered
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.recovery.blank_rows import blank
-from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.segments.table import NEVER
 
 Bools = npt.NDArray[np.bool_]

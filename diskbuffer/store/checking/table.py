@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.schema.schema import CHECKSUM
+from diskbuffer.store.checking.blank_rows import make_blank
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector, Finder, Finding
 from diskbuffer.store.checking.lost_rows import Identity, find_rows
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
-from diskbuffer.store.recovery import power_loss
-from diskbuffer.store.recovery.blank_rows import make_blank
+from diskbuffer.store.recovery import going_back
+from diskbuffer.store.recovery.visible_rows import stays, visible_rows
 from diskbuffer.store.store import Kept
 
 Int64 = npt.NDArray[np.int64]
@@ -58,18 +59,10 @@ class TableFinder:
         return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
 
     def _find_kept_rows(self) -> Finder[Kept]:
-        """Return what is kept after a power loss, and have a repair keep nothing else."""
-        assert self._opened.note is not None  # or no power loss is known of
-        kept = power_loss.find_what_counts(self._store, self._opened.note, damaged=True)
-        yield Finding(fix=partial(self._keep, kept))
-        return kept
-
-    def _keep(self, kept: Kept) -> None:
-        power_loss.keep_rows(self._store, kept)
-        for slots, lengths in kept:
-            for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-                if self._table.length(slot) < length:
-                    self._table.set_length(slot, length)
+        """Return what is visible after a power loss, and have a repair keep nothing else."""
+        visible = visible_rows(self._store, damaged=True)
+        yield Finding(fix=partial(going_back.drop_other_rows, self._store, visible))
+        return visible
 
     # Entries
 
@@ -106,7 +99,7 @@ class TableFinder:
         """Return rows that were on the disk, and neither the table has nor were `recovered`: (stream, first, last)."""
         missing = []
         for stream, segments in enumerate(self._opened.segments()):
-            if self._opened.last_shutdown is LastShutdown.POWER_LOSS and not power_loss.stays(self._store, stream):
+            if self._opened.last_shutdown is LastShutdown.POWER_LOSS and not stays(self._store, stream):
                 continue  # they may have been evicted
             extents = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
             extents += [(first, rows) for (whose, first), rows in recovered if whose == stream]

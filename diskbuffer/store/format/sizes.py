@@ -75,15 +75,6 @@ def worth_a_ring(capacity: int | None, streams: int, columns: Mapping[str, Colum
     return min(16_384, eighth, _power_of_two(8 * 1024**2 // _heaviest(columns)))
 
 
-def rows_reserved(schema: Schema, segment_rows: int, streams: int) -> int:
-    """Return for how many rows of each stream ids are reserved at once: 32 MB of all streams' rows, of each two segments at most.
-
-    It costs a sync each time, and after a power loss so many rows that are no steps.
-    """
-    row = sum(column.row_bytes for column in schema.columns.values())
-    return min(2 * segment_rows, max(64, min(32 * 1024, 32 * 1024**2 // (streams * row))))
-
-
 def _heaviest(columns: Mapping[str, Column]) -> int:
     return max((column.row_bytes for column in columns.values()), default=1)
 

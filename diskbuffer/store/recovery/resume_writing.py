@@ -6,32 +6,31 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.store.format.checksums import settle_row
+from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.segments.shard import index_of, write_live
-from diskbuffer.store.segments.table import UNCHECKED
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 
 
-def open_ends(store: Store) -> dict[int, bool]:
-    """Return of each stream with rows whether an episode ends with its newest, for a reader of what a power loss left."""
-    return {
-        stream: _is_over(store, slots, int(lengths[-1])) for stream, (slots, lengths) in enumerate(store.segments()) if len(slots)
-    }
+def make_writable(store: Store, slots: Int64, length: int, *, over: bool = False) -> None:
+    """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet.
 
-
-def make_writable(store: Store, slots: Int64, length: int) -> None:
-    """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet."""
+    `over` tells that an episode ends there, whatever its flag says.
+    """
     slot, layout = int(slots[-1]), store.layout
-    over, rows = _is_over(store, slots, length), store.table.identity(slot)
+    if store.verification.is_sealed(slot):
+        store.table.unseal(slot)
+        for name in store.table.names(f"{SEGMENTS}/sealed"):  # before anything is changed that its checksums are of
+            store.files.sync(name)
     for path in layout.packed:
         if file_size(store, path, slot) != layout.live_bytes(path):
-            _make_live(store, path, slot, rows)
-    if store.verification.is_sealed(slot):  # other links to its files may be somebody's snapshot
-        for path in layout.flat:
+            _make_live(store, path, slot, store.table.identity(slot))
+    for path in layout.flat:
+        if store.files.stat(layout.data_file(path, slot)).st_nlink > 1:  # they are somebody's snapshot, too
             _copy(store, path, slot)
-        store.table.unseal(slot)
-    writable_rows(store, "is_last", slot)[length - 1] = over
+    if over:
+        writable_rows(store, "is_last", slot)[length - 1] = True
     _settle(store, slot, length)
 
 
@@ -54,18 +53,6 @@ def _settle(store: Store, slot: int, length: int) -> None:
         return in_segment
 
     settle_row(layout.schema, layout.salt, stream, position, row)
-
-
-def _is_over(store: Store, slots: Int64, length: int) -> bool:
-    """Return whether an episode ends with a stream's newest row, by its flag, or by what was done at the row before."""
-    if store.verification.flags("is_last", int(slots[-1]), length)[-1]:
-        return True
-    slot, row = (slots[-1], length - 2) if length > 1 else (slots[-2:][0], store.layout.segment_rows - 1)
-    if length == 1 and len(slots) == 1:
-        return False
-    if store.verification.flags("is_last", int(slot), row + 1)[row]:
-        return False  # no step; the flags of a stack prefix's row tell that it is one
-    return any(store.verification.flags(path, int(slot), row + 1)[row] for path in ("terminated", "truncated"))
 
 
 def _make_live(store: Store, path: str, slot: int, rows: tuple[int, int]) -> None:
@@ -96,11 +83,3 @@ def file_size(store: Store, path: str, slot: int) -> int:
         return store.files.stat(store.layout.data_file(path, slot)).st_size
     except FileNotFoundError:
         return -1
-
-
-def note_unchecked(store: Store) -> None:
-    """Note the checksums of files of derived columns whose writer died before it could."""
-    for path in store.layout.derived:
-        for slot in np.flatnonzero(store.table.column("length")).tolist():
-            if store.table.checksum(path, slot) == UNCHECKED:
-                store.note_checksum(path, slot)

@@ -188,6 +188,10 @@ class SegmentTable:
         """Return the checksum of a slot's file in a column."""
         return int(self._at(f"{CHECKSUMS}/{path}", slot)[slot % TABLE_SLOTS])
 
+    def checksums(self, path: str) -> Any_:
+        """Return a copy of the checksums of all slots' files in a column."""
+        return self._whole(f"{CHECKSUMS}/{path}")
+
     def set_checksum(self, path: str, slot: int, value: int) -> None:
         """Set the checksum of a slot's file in a derived column, or what stands in its place."""
         self._at(f"{CHECKSUMS}/{path}", slot)[slot % TABLE_SLOTS] = value

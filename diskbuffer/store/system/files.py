@@ -472,6 +472,14 @@ class Files(Uncopied):
         """Unlock an open file, for other processes that have inherited it, too."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
+    def place_id(self, name: str) -> str:
+        """Return numbers that a file keeps while its directory is moved, and no copy of it has; "" where it is missing."""
+        try:
+            status = self.stat(name)
+        except FileNotFoundError:
+            return ""
+        return f"inode:{status.st_ino} changed:{status.st_ctime_ns}"
+
     def boot_id(self) -> str:
         """Return what identifies the time since this machine was started; "" where that is not known."""
         return boot_id()

@@ -18,7 +18,7 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 
 # Inside an array's directory, which no Zarr tool lists: zarr-python warns of strange files in a group's.
-_LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
+LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
 
 _PROBE_SECONDS = 0.05  # in which a process that asks whether there is a writer releases it
 
@@ -50,7 +50,7 @@ class WriterLock(Uncopied):
         """Lock the file; return its descriptor."""
         begun, has_waited = time.monotonic(), False
         while True:
-            fd = self._files.open_lock(_LOCK, write=True)
+            fd = self._files.open_lock(LOCK, write=True)
             try:
                 if self._files.lock(fd, exclusive=True) and _is_that(self._files, fd):
                     locked, fd = fd, -1
@@ -137,7 +137,7 @@ class WriterLock(Uncopied):
 def _is_that(files: Files, fd: int) -> bool:
     """Return whether an open file is the store's lock: somebody may have removed it, or put another in its place."""
     try:
-        return os.path.samestat(os.fstat(fd), files.stat(_LOCK))
+        return os.path.samestat(os.fstat(fd), files.stat(LOCK))
     except FileNotFoundError:
         return False
 
@@ -151,7 +151,7 @@ def _refusal(files: Files, error: OSError) -> Exception:
     return error
 
 
-def is_held(files: Files, lock: str = _LOCK) -> bool | None:
+def is_held(files: Files, lock: str = LOCK) -> bool | None:
     """Return whether somebody writes to a store, or holds another lock; None where the file system has no locks to tell.
 
     A shared lock, for a moment, of the file opened for reading: a process that may only read the store can ask.
@@ -177,7 +177,7 @@ def session(files: Files) -> tuple[int, ...] | None:
     try:
         note = files.stat(_HOLDER)
     except FileNotFoundError:
-        return None if files.exists(_LOCK) else ()  # of a copy: nobody ever has written to it here
+        return None if files.exists(LOCK) else ()  # of a copy: nobody ever has written to it here
     return note.st_dev, note.st_ino, note.st_mtime_ns, note.st_ctime_ns
 
 

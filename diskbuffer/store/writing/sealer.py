@@ -267,14 +267,11 @@ class Sealer:
         if not written:
             return
         store.files.sync_all(layout.schema.recorded)  # the note must not get to the disk before what it is about
-        heads = np.full(layout.streams, -1, np.int64)
         with store.lock:
             for each in written:
                 if self._is_there(each.segment):
-                    slot, (stream, first) = each.segment
-                    store.table.note_sealed(slot, each.checksums)
-                    heads[stream] = max(heads[stream], first + layout.segment_rows - 1)
-        store.durability.sync_table(heads)
+                    store.table.note_sealed(each.segment[0], each.checksums)
+        store.sync_table()
 
     def _write_shard(self, path: str, slot: int, rows: tuple[int, int], temporary: str) -> int:
         """Write the sealed shard of a packed column; return its checksum."""

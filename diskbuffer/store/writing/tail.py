@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.arrays import address_of
+from diskbuffer.schema.schema import is_observation
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.encoding import encode_chunks
@@ -151,6 +152,8 @@ class Tail:
         at, tail = first % self._layout.tail_rows, self._store.tail(path)[stream]
         if not column.is_lossy:
             tail[at : at + chunk_rows] = decode_chunk(shard.map, shard.entries, chunk, column, chunk_rows)
+            if not is_observation(path):  # what was done at the newest row does not count
+                self.row(path, stream, head)[:] = 0
             return False
         checksum = pictures.sum_of_given(shard.chunk(chunk))
         if codec.checksum(tail[at]) != checksum:

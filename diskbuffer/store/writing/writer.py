@@ -8,14 +8,12 @@ counts once its segment's length says so.
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.runtime.threads import submit
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format.checksums import OBS, covered, row_checksums, settle_row
@@ -45,14 +43,12 @@ class Writer:
         """Open the newest segments. `heads` are the positions of the newest rows, which the owner keeps up to date."""
         layout = store.layout
         self._store, self._layout = store, layout
-        store.durability.newest = heads
         self._packer = Packer(layout)
         self.segments = OpenSegments(store, self._packer.pool)
         self.tail = Tail(store, self.segments, self._packer)
         self.limits = np.zeros(layout.streams, np.int64)
         self.opened: list[tuple[int, int]] = []
         self.completed: list[int] = []
-        self._reserving: Future[None] | None = None
         try:
             for stream in range(layout.streams):
                 self._reopen(stream, int(heads[stream]), slots[stream])
@@ -124,10 +120,6 @@ class Writer:
         else:
             self._packer.begin(runs)
         self._complete_packed(heads)
-        until = np.zeros(self._layout.streams, np.int64)
-        some = slice(None) if only is None else only
-        until[some] = heads[some] + 3
-        self._store.durability.reserve(until)
         for stream in streams:
             head = int(heads[stream])
             self._reserve(stream, head)
@@ -147,26 +139,13 @@ class Writer:
     def _reserve(self, stream: int, head: int) -> None:
         """Open the segments that the two rows after the newest fall into, where they are not open."""
         size = self._layout.segment_rows
-        self._reserve_ids(stream, head + 3)
         for ordinal in range(max(0, head + 1) // size, (head + 2) // size + 1):
             if ordinal not in self.segments.of(stream):
                 self.opened.append((stream, self.segments.open(stream, ordinal)))
         self._set_limit(stream)
 
-    def _reserve_ids(self, stream: int, until: int) -> None:
-        """Ask another thread to reserve ids of a stream in good time before there are none left from a position on."""
-        durability = self._store.durability
-        if int(durability.reserved[stream]) - until >= durability.ahead // 2:
-            return
-        if self._reserving is None or self._reserving.done():
-            every = np.zeros(self._layout.streams, np.int64)
-            every[stream] = until + durability.ahead // 2
-            with contextlib.suppress(RuntimeError):  # at the end of the process: it is done when it is due
-                self._reserving = submit(self._packer.pool, lambda: durability.reserve(every))
-
     def _set_limit(self, stream: int) -> None:
-        reserved = int(self._store.durability.reserved[stream])
-        self.limits[stream] = min(self.segments.end(stream), self.tail.end(stream), reserved)
+        self.limits[stream] = min(self.segments.end(stream), self.tail.end(stream))
 
     # Rows
 

@@ -7,20 +7,16 @@ links to those may be somebody's snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError
 from diskbuffer.native.arrays import address_of
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.checksums import OBS, STEP, Summed, covered, row_checksums
 from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
-from diskbuffer.store.recovery import power_loss
-from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.segments.shard import write_live
 from diskbuffer.store.store import Store
 
@@ -68,73 +64,14 @@ def blank(
     store.maps.retire(segment.slot)
 
 
-def make_blank(store: Store, stream: int, first_row: int, rows: int | None = None) -> int:
-    """Make a segment with rows that are no steps, all of them or the first so many, where one is missing; return its slot."""
-    slot, length = store.take_slot(stream, first_row), rows or store.layout.segment_rows
+def make_blank(store: Store, stream: int, first_row: int) -> int:
+    """Make a segment with rows that are no steps, where one is missing; return its slot."""
+    slot, length = store.take_slot(stream, first_row), store.layout.segment_rows
     store.durability.sync_names_of_derived()
     store.table.set_length(slot, length)
     segment = Inspected(store, slot, length, decode=True)
     blank(store, segment, np.ones(length, np.bool_))
     return slot
-
-
-def begin_at(store: Store, positions: Sequence[int]) -> None:
-    """Put the next row of each stream at a position or later, and end the episodes that run where it would not come there.
-
-    Rows that are no steps are put before it. Where all that there is was cleared, they take its place. The segments with the
-    newest rows must be writable.
-    """
-    layout, size = store.layout, store.layout.segment_rows
-    begins = layout.begins or (0,) * layout.streams
-    for stream, (slots, lengths) in enumerate(store.segments()):
-        head = store.table.get("first_row", int(slots[-1])) + int(lengths[-1]) - 1 if len(slots) else -1
-        until = max(positions[stream], begins[stream])
-        if until <= head + 1:
-            continue
-        if begins[stream] > head + 1 or not (len(slots) or power_loss.stays(store, stream)):
-            first = (until - 1) // size * size
-            steps = _steps(store, slots, lengths)
-            for slot in slots.tolist():
-                store.evict(slot)
-            slot = make_blank(store, stream, first, until - first)
-            store.table.note_before(slot, steps, first)
-            continue
-        if until - head > power_loss.most_rows(store):
-            raise CorruptionError(
-                f"{store.root}: {until - head - 1} rows of stream {stream} are said to have been lost, which is more than the "
-                "store can have had; its files are not of one store, or damaged"
-            )
-        if len(slots) > 1:
-            _pack(store, int(slots[-2]))
-        if len(slots):
-            _fill(store, int(slots[-1]), int(lengths[-1]), until)
-        for first in range((head // size + 1) * size, until, size):
-            make_blank(store, stream, first, min(size, until - first))
-
-
-def _pack(store: Store, slot: int) -> None:
-    """Copy rows of complete segments that are in the tail alone to their columns."""
-    segment = Inspected(store, slot, store.layout.segment_rows, decode=True)
-    if any(segment.good_chunks(path) < store.layout.chunks(path) for path in store.layout.packed):
-        blank(store, segment, np.zeros(segment.length, np.bool_))
-
-
-def _fill(store: Store, slot: int, length: int, until: int) -> None:
-    """Put rows that are no steps after the newest of a segment, up to a position, or to its end; others follow, if it is full."""
-    rows = min(store.layout.segment_rows, until - store.table.get("first_row", slot))
-    blank(store, Inspected(store, slot, rows, decode=True), np.arange(rows) >= length, bad_after=True)
-    store.table.set_length(slot, rows)
-
-
-def _steps(store: Store, slots: Int64, lengths: Int64) -> int:
-    """Count the steps that a stream ever had before its newest row."""
-    if not len(slots):
-        return 0
-    steps, _ = store.table.before(int(slots[0])) or (0, 0)
-    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        steps += length - int(store.verification.flags("is_last", slot, length).sum())
-    newest_is_last = bool(store.verification.flags("is_last", int(slots[-1]), int(lengths[-1]))[-1])
-    return steps - (0 if newest_is_last else 1)
 
 
 def _rows(segment: Inspected, path: str) -> Bytes:

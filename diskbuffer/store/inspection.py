@@ -12,7 +12,6 @@ from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.checksums import OBS, STEP, Summed, UInt32, covered, row_checksums
 from diskbuffer.store.format.chunks import decode_entry, verify_picture
-from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
 from diskbuffer.store.segments.table import COPIED
@@ -226,17 +225,3 @@ class Inspected:
             f"{store.root / layout.data_file(CHECKSUM, self.slot)}, was damaged. `diskbuffer check --repair` goes on without it"
             f"{COPIED}"
         )
-
-
-def is_mixed(layout: Layout) -> bool:
-    """Return whether verifying a row takes decoding: some columns may have it in a shard alone, and others have it as it is."""
-    rows = [{layout.chunks_of.get(path, 0) for path in covered(layout.schema, word)} for word in (OBS, STEP)]
-    return any(len(sizes) > 1 for sizes in rows) or rows[STEP] != {0}
-
-
-def missing_rows(store: Store, rows: str, stream: int) -> str:
-    """Return what to say of rows that the segment table must have, and does not."""
-    return (
-        f"{store.root}/{SEGMENTS}: rows {rows} of stream {stream} were on the disk, and the segment table does not have them; it "
-        "is damaged. `diskbuffer check --repair` saves what can be saved"
-    )

@@ -1,0 +1,93 @@
+"""Which rows of a store are visible: the one function that decides it, for whoever opens the store, reads, checks or copies it.
+
+After a close, and after a kill, all rows are that the segment table has. After a power loss, of each environment those up to the
+position that the last `flush` noted, which it had synced before. Since then nothing of them can have changed but by an eviction:
+of segments that were evicted, some files may be there still, and the oldest that is there as a whole is visible again. A slot is
+not given to other rows before the disk knows that it is free, so what the table says of one is true of its files.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.last_writer import LastShutdown, how_it_was_left
+from diskbuffer.store.store import Kept, Store
+
+Int64 = npt.NDArray[np.int64]
+
+
+def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
+    """Return the slots of each stream, in the order of its rows, and how many rows of each are visible.
+
+    `durability.state` of the store is the note of how it was left. A CorruptionError where rows are missing that must be there;
+    with `damaged`, what is there of them.
+    """
+    last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
+    if last is LastShutdown.POWER_LOSS:
+        return [_of_last_flush(store, stream, segments, synced[stream], damaged) for stream, segments in _segments(store)]
+    if damaged:
+        return [_run(store, segments, max(segments, default=-1)) for _, segments in _segments(store)]
+    for stream, (head, expected) in enumerate(zip(store.heads().tolist(), synced, strict=True)):
+        if head < expected:
+            raise _missing(store, f"{head + 1} to {expected}", stream)
+    return store.segments()
+
+
+def stays(store: Store, stream: int) -> bool:
+    """Return whether nothing of a stream was ever evicted."""
+    layout = store.layout
+    return layout.capacity is None and not (layout.begins and layout.begins[stream])
+
+
+def _segments(store: Store) -> list[tuple[int, dict[int, tuple[int, int]]]]:
+    """Return each stream's segments by their number, as the table has them: slots, and how many rows of each."""
+    rows, streams = store.layout.segment_rows, store.layout.streams
+    found: list[dict[int, tuple[int, int]]] = [{} for _ in range(streams)]
+    length, _ = store.table.used()
+    for slot in np.flatnonzero(length).tolist():
+        stream, first = store.table.identity(slot)
+        if 0 <= stream < streams and first >= 0 and first % rows == 0 and length[slot] <= rows:
+            found[stream][first // rows] = slot, int(length[slot])
+    return list(enumerate(found))
+
+
+def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tuple[Int64, Int64]:
+    """Return the segments before one, and that one, as far as they follow one another without a gap."""
+    first = newest
+    while first - 1 in segments and segments[first - 1][1] == store.layout.segment_rows:
+        first -= 1
+    chosen = np.array([segments[n] for n in range(first, newest + 1) if n in segments], np.int64).reshape(-1, 2)
+    return chosen[:, 0], chosen[:, 1]
+
+
+def _of_last_flush(
+    store: Store, stream: int, segments: dict[int, tuple[int, int]], head: int, damaged: bool
+) -> tuple[Int64, Int64]:
+    """Return the segments of a stream up to a position that was synced."""
+    rows = store.layout.segment_rows
+    slots, lengths = _run(store, segments, head // rows) if head >= 0 else _run(store, {}, -1)
+    if len(lengths) and lengths[-1] <= head % rows and not damaged:
+        slots, lengths = slots[:0], lengths[:0]
+    if not stays(store, stream):
+        gone = np.flatnonzero([not _has_files(store, slot) for slot in slots.tolist()])
+        begin = int(gone[-1]) + 1 if len(gone) else 0
+        slots, lengths = slots[begin:], lengths[begin:]
+    elif not damaged and int(lengths.sum()) <= head:
+        raise _missing(store, f"0 to {head - int(lengths.sum())}", stream)
+    lengths[-1:] = np.minimum(lengths[-1:], head % rows + 1)
+    return slots, lengths
+
+
+def _has_files(store: Store, slot: int) -> bool:
+    layout = store.layout
+    return all(store.files.exists(layout.data_file(path, slot)) for path in layout.schema.recorded)
+
+
+def _missing(store: Store, rows: str, stream: int) -> CorruptionError:
+    return CorruptionError(
+        f"{store.root}/{SEGMENTS}: rows {rows} of stream {stream} were on the disk, and the segment table does not have them; it "
+        "is damaged. `diskbuffer check --repair` saves what can be saved"
+    )

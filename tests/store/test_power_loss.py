@@ -1,0 +1,227 @@
+"""After a power loss a store is what it was at the last flush, less what was evicted since; and it goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from tests.support.simulated_disk import Kind, build
+from tests.support.tracing import Trace
+from tests.support.workloads import Gate, boot
+
+COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+
+
+def opened(path: Path, capacity: int | None = None, **options: Any) -> db.ReplayBuffer:
+    return db.ReplayBuffer(path, capacity, columns=COLUMNS, segment_rows=8, threads=1, **options)
+
+
+def extend(buffer: db.ReplayBuffer, first: int, steps: int, **options: Any) -> None:
+    """Add a trajectory whose observations count on from `first`."""
+    obs = np.arange(first, first + steps + 1)
+    buffer.extend(obs=obs[:-1], next_obs=obs[1:], action=obs[:-1], reward=np.ones(steps), **options)
+
+
+def actions(buffer: db.ReplayBuffer) -> list[int]:
+    found: list[int] = buffer.at(buffer.steps())["action"].tolist() if len(buffer) else []
+    return found
+
+
+def lose_power(
+    base: Path, use: Callable[[Path], db.ReplayBuffer], to: Path, kind: Kind = "nothing", seed: int = 0, number: int = 1
+) -> None:
+    """Use a store below `base`, and build below `to` what a power loss leaves of it: nothing that was not synced, by default."""
+    base.mkdir(exist_ok=True)
+    to.mkdir()
+    with boot(number), Trace(base) as trace, Gate(free=False):
+        buffer = use(base / "store")
+        events, disk = trace.events[: trace.look("power loss")], trace.disk()
+        buffer.close()
+    for event in events:
+        disk.apply(event)
+    build(disk.crash(kind, np.random.default_rng(seed)), to)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "everything", "random"])
+@pytest.mark.parametrize("steps", [3, 50])
+def test_a_store_goes_back_to_the_last_flush_and_on_from_there(steps: int, kind: Kind, tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        extend(buffer, 0, 20)
+        buffer.flush()
+        extend(buffer, 20, steps)
+        return buffer
+
+    def go_on(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        assert actions(buffer) == list(range(20))
+        extend(buffer, 1000, 30)
+        buffer.flush()
+        extend(buffer, 2000, 30)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", kind)
+    with boot(2), opened(tmp_path / "after" / "store", mode="r") as reader:
+        assert actions(reader) == list(range(20))
+        assert reader.episodes.ending.tolist() == ["cut off"]
+        found = reader.stats()["added"]
+    with boot(2), opened(tmp_path / "after" / "store") as buffer:
+        assert (actions(buffer), buffer.stats()["added"]) == (list(range(20)), found)
+        assert buffer.check(progress=False).ok
+        extend(buffer, 20, 30)  # from the observation that the last step led to
+        assert actions(buffer) == list(range(50))
+        assert buffer.episodes.length.tolist() == [20, 30]
+    with boot(2), opened(tmp_path / "after" / "store") as buffer:
+        assert actions(buffer) == list(range(50))
+    lose_power(tmp_path / "again", use, tmp_path / "once", kind)
+    lose_power(tmp_path / "once", go_on, tmp_path / "twice", kind, number=2)
+    with boot(3), opened(tmp_path / "twice" / "store") as buffer:
+        assert actions(buffer) == [*range(20), *range(1000, 1030)]
+        assert buffer.check(progress=False).ok
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("seed", range(6))
+def test_of_a_ring_there_is_what_was_flushed_and_not_evicted_since(seed: int, tmp_path: Path) -> None:
+    flushed = list[int]()
+
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path, 100)
+        extend(buffer, 0, 200)
+        buffer.flush()
+        flushed.extend(actions(buffer))
+        for first in range(200, 200 + 60 * (seed % 3), 30):
+            extend(buffer, first, 30)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", "random" if seed else "nothing", seed)
+    store = tmp_path / "after" / "store"
+    with boot(2), opened(store, 100, mode="r") as reader:
+        found = actions(reader), reader.stats()["added"]
+    with boot(2), opened(store, 100) as buffer:
+        assert (actions(buffer), buffer.stats()["added"]) == found
+        left = actions(buffer)
+        assert left == flushed[len(flushed) - len(left) :]
+        assert len(left) >= 200 - 60 * (seed % 3) - 100
+        extend(buffer, 1000, 30)
+        assert actions(buffer)[-30:] == list(range(1000, 1030))
+        for _ in range(10):
+            extend(buffer, 2000, 30)
+        assert len(buffer) <= 100 + 2 * 8
+        assert buffer.check(progress=False).ok
+
+
+def test_steps_that_were_cleared_and_lost_make_room_for_others(tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        extend(buffer, 0, 100)
+        buffer.clear()
+        extend(buffer, 100, 10)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after")
+    for mode in ("r", "a"):
+        with boot(2), opened(tmp_path / "after" / "store", mode=mode) as buffer:
+            assert len(buffer) == 0
+    with boot(2), opened(tmp_path / "after" / "store") as buffer:
+        extend(buffer, 1000, 20)
+        assert actions(buffer) == list(range(1000, 1020))
+        assert buffer.check(progress=False).ok
+
+
+@pytest.mark.parametrize("kind", ["metadata only", "everything", "nothing"])
+def test_a_learners_values_are_those_of_the_steps_that_are_there(kind: Kind, tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        writer = opened(path, 1000, writer="one")
+        extend(writer, 300, 50)
+        with db.ReplayBuffer(path, mode="r") as learner:
+            steps = learner.steps()
+            learner.columns.write("value", steps, np.arange(1, 1 + len(steps), dtype=np.float32))
+        return writer
+
+    path = tmp_path / "before" / "store"
+    with opened(path, 1000, writer="one") as writer:
+        extend(writer, 0, 300)
+        with db.ReplayBuffer(path, mode="r") as learner:
+            learner.columns.write("value", learner.steps(), np.ones(len(learner), np.float32))
+    lose_power(tmp_path / "before", use, tmp_path / "after", kind)
+    with boot(2):
+        writer = opened(tmp_path / "after" / "store", 1000, writer="one")
+        assert actions(writer) == list(range(300))
+        extend(writer, 5000, 60)
+        with db.ReplayBuffer(tmp_path / "after" / "store", mode="r") as learner:
+            values = learner.at(learner.steps())["value"].numpy()
+            assert (values[:300] == np.arange(300) + 1).all() or (values[:300] == 1).all()  # written again, or not
+            assert not values[300:].any()
+        writer.close()
+
+
+def test_columns_that_were_written_have_no_values_of_lost_steps(tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        extend(buffer, 0, 20)
+        buffer.cut_off()
+        buffer.flush()
+        extend(buffer, 20, 30)
+        buffer.columns.write("value", buffer.steps(), np.arange(1, 51, dtype=np.float32))
+        buffer.episodes[:1].set_tag("good")
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
+    with boot(2), opened(tmp_path / "after" / "store") as buffer:
+        extend(buffer, 1000, 30)
+        batch = buffer.at(buffer.steps())
+        assert batch["value"].tolist() == [*range(1, 21), *[0] * 30]
+        assert buffer.episodes.tag.tolist() == ["good", ""]
+
+
+def test_a_repair_goes_back_too(tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        extend(buffer, 0, 20)
+        buffer.flush()
+        extend(buffer, 20, 30)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after")
+    store = tmp_path / "after" / "store"
+    with boot(2):
+        assert db.check(store, repair=True, progress=False).dropped == 0
+        assert db.check(store, progress=False).ok
+        with opened(store) as buffer:
+            assert actions(buffer) == list(range(20))
+            extend(buffer, 1000, 30)
+            assert actions(buffer) == [*range(20), *range(1000, 1030)]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "everything", "random", "data only", "metadata only"])
+def test_a_store_of_pictures_goes_on_after_a_power_loss(kind: Kind, tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (120, 40, 40), np.uint8)
+    columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+
+    def add(buffer: db.ReplayBuffer, first: int, n: int) -> None:
+        for t in range(first, first + n):
+            buffer.add(frames[t], t, 1.0, frames[t + 1], False, False)
+
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = db.ReplayBuffer(path, columns=columns, segment_rows=16, threads=1)
+        add(buffer, 0, 21)
+        buffer.flush()
+        add(buffer, 21, 40)  # more than the tail holds
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", kind)
+    for n, numbers in enumerate(([*range(21)], [*range(21), *range(65, 75)])):
+        for mode in ("r", "a"):
+            with boot(2), db.ReplayBuffer(tmp_path / "after" / "store", mode=mode, threads=1) as buffer:
+                assert actions(buffer) == numbers
+                batch = buffer.at(buffer.steps())
+                assert (batch["obs"].numpy() == frames[batch["action"].numpy()]).all()
+                if mode == "a":
+                    add(buffer, 65 + 20 * n, 10)
+                    assert buffer.check(progress=False).ok
