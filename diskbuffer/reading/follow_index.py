@@ -81,7 +81,7 @@ class IndexFollower:
 
 def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | None:
     """Return what has become of the streams that have changed; None where that is not just more rows, and fewer old ones."""
-    if store.kept is not None or store.open_ends:
+    if store.kept is not None:
         return []  # as it was left: nobody has written since
     growths = []
     for stream, (slots, lengths) in enumerate(segments):

@@ -21,10 +21,10 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.05  # after which one who waits looks for signals
 
 
-def start(work: Callable[..., object], *arguments: Any, name: str, daemon: bool = True) -> threading.Thread:
+def start(work: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
     """Begin a thread; a RuntimeError where the interpreter ends, and has no new ones."""
     with Uninterrupted():
-        thread = threading.Thread(target=work, args=arguments, name=name, daemon=daemon)
+        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
         thread.start()
     return thread
 

@@ -14,7 +14,6 @@ from diskbuffer.store.format.checksums import OBS, STEP, Summed, UInt32, covered
 from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
-from diskbuffer.store.segments.table import COPIED
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Map
 
@@ -127,10 +126,6 @@ class Inspected:
         """Return a word of a row's checksum, if the file is there."""
         return None if self._words is None else int(self._words[row, word])
 
-    def good_chunks(self, path: str) -> int:
-        """Return how many chunks are there and good, from the first on."""
-        return min([self.chunks.get(path, 0), *self.bad_chunks.get(path, {})])
-
     def verified(self, word: int, *, newest: bool = False) -> Bools:
         """Return which rows match a word of their checksum, (length,).
 
@@ -213,15 +208,3 @@ class Inspected:
             frames = raw.reshape(chunk_rows, column.row_bytes)
             rows[first - at : until - at] = frames[first - chunk * chunk_rows : until - chunk * chunk_rows]
         return rows
-
-    def damaged_row(self, word: int, row: int) -> str:
-        """Return what to say of a row that does not match a word of its checksum."""
-        store, layout = self._store, self._layout
-        columns = ", ".join(repr(path) for path in covered(layout.schema, word))
-        position = self.first + row
-        return (
-            f"{store.root}: row {position} of stream {self.stream} (step {position * layout.streams + self.stream}) is not as it "
-            f"was written: one of the columns {columns}, or their checksum in "
-            f"{store.root / layout.data_file(CHECKSUM, self.slot)}, was damaged. `diskbuffer check --repair` goes on without it"
-            f"{COPIED}"
-        )

@@ -93,11 +93,11 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
     if last is LastShutdown.POWER_LOSS:
         going_back.go_back(store, visible)
         drop_lost(store)
-        store.durability.begin(store.heads())
+        store.durability.begin(store.heads(visible))
         store.begin_session()
         return last
     if last is LastShutdown.KILLED:
-        resume_writing.settle_newest(store)
+        resume_writing.settle_newest(store, visible)
         for path in store.layout.derived:  # which the disk may not have, nor the table the checksums of
             slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
             store.durability.written.update((path, slot) for slot in slots.tolist())
@@ -140,16 +140,15 @@ def _open_to_read(files: Files, recover: bool, removals: int) -> Store:
 
 
 def _recover_to_read(store: Store) -> None:
-    """Find out what counts, and change nothing; a writer that lives knows what it writes."""
+    """Show the rows that are visible, and change nothing; a writer that lives knows what it writes."""
     if _is_written_to(store):
         store.durability.state = State.read(store.files, store.layout.salt)
         return
     last, _ = _how_it_was_left(store)
     visible = visible_rows(store)
     if last is LastShutdown.POWER_LOSS:
-        store.read_what_counts(visible)
+        store.show_only(visible, cut_off=True)  # as the next writer has it
         going_back.hide_unsynced_chunks(store, visible)
-        store.open_ends = {stream: True for stream, (slots, _) in enumerate(visible) if len(slots)}  # as the next writer has it
 
 
 def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:

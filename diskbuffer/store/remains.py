@@ -84,7 +84,7 @@ def open_remains(path: Path) -> Store:
     store = open_store(_Remains(path, group), writable=False, recover=False)
     store.durability.state = State.read(store.files, store.layout.salt)
     kept = visible_rows(store, damaged=True)
-    store.read_what_counts(kept)
+    store.show_only(kept, cut_off=False)
     for slots, lengths in kept:
         bad_after = False
         for slot, length in zip(slots[::-1].tolist(), lengths[::-1].tolist(), strict=True):

@@ -45,9 +45,8 @@ class Store(Changeable):
         Slots that hold no rows, the one evicted longest ago first.
     kept : list of ((n,) int64, (n,) int64), optional
         For a reader of what a power loss left: what counts of it, as `segments` returns it.
-    open_ends : dict of int to bool
-        For a reader of a store that was not closed: streams with a newest row of which it is not known what was done there, and
-        whether an episode ends with it.
+    is_cut_off : bool
+        Whether each stream's newest row is the last of its episode, whatever its flag says: what came later is lost.
     """
 
     def __init__(self, files: Files, *, writer_lock: WriterLock | None = None, way_back: WayBack | None = None) -> None:
@@ -72,7 +71,7 @@ class Store(Changeable):
         self.following.look()
         self.verification.load()
         self.kept: Kept | None = None
-        self.open_ends: dict[int, bool] = {}
+        self.is_cut_off = False
         self.free: list[int] = []
         self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
         self._evictions = 0
@@ -101,10 +100,10 @@ class Store(Changeable):
         length = self.table.column("length")  # now: a writer elsewhere may have added since, and must not have evicted only
         return [(slots, length[slots]) for slots in streams]
 
-    def heads(self) -> Int64:
-        """Return the position of each stream's newest row, -1 where there is none, (streams,)."""
+    def heads(self, segments: Kept | None = None) -> Int64:
+        """Return the position of each stream's newest row, -1 where there is none, (streams,): as `segments` returns them."""
         heads = np.full(self.layout.streams, -1, np.int64)
-        for stream, (slots, lengths) in enumerate(self.segments()):
+        for stream, (slots, lengths) in enumerate(self.segments() if segments is None else segments):
             if len(slots):
                 heads[stream] = self.table.get("first_row", int(slots[-1])) + lengths[-1] - 1
         return heads
@@ -113,7 +112,7 @@ class Store(Changeable):
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
         self.following.refuse_another()
         slots = self.following.reread_columns(self.maps)
-        if (self.kept is not None or self.open_ends) and State.read(self.files, self.layout.salt) != self.durability.state:
+        if self.kept is not None and State.read(self.files, self.layout.salt) != self.durability.state:
             self._go_by_the_table()  # a writer has opened it since, and decided
             self.following.invalidate()
         self.maps.forget_zeros()
@@ -132,14 +131,13 @@ class Store(Changeable):
         self.following.forget()
         self.maps.retire_all()
 
-    def read_what_counts(self, kept: Kept) -> None:
-        """Show a reader what counts of what a power loss left."""
-        self.kept, self.maps.lenient = kept, True
+    def show_only(self, kept: Kept, *, cut_off: bool) -> None:
+        """Show a reader what counts of what a power loss left, and whether that cuts off the newest episodes."""
+        self.kept, self.is_cut_off, self.maps.lenient = kept, cut_off, True
 
     def _go_by_the_table(self) -> None:
-        self.kept, self.maps.lenient = None, False
-        self.open_ends = {}
-        self.verification.forget_unverified()
+        self.kept, self.is_cut_off, self.maps.lenient = None, False, False
+        self.verification.forget_replaced_flags()
         for slot in range(self.table.slots):
             self.maps.retire(slot)
 
@@ -220,13 +218,6 @@ class Store(Changeable):
         for path in self.layout.schema:
             self.files.remove(self.layout.data_file(path, slot))
             self.durability.written.discard((path, slot))
-
-    def mark_unverified(self, slot: int) -> None:
-        """Mark a slot as not sealed, as its files are not those that were."""
-        if self.writable:
-            self.table.unseal(slot)
-        else:
-            self.verification.mark_unverified(slot)
 
     def verify_files(self) -> None:
         """Raise a CorruptionError where a file of any segment is missing or, if it is sealed, does not match its checksum."""

@@ -36,7 +36,6 @@ class Verification:
     def __init__(self, files: Files, description: Description, table: SegmentTable) -> None:
         self._files, self._description, self._table = files, description, table
         self._sealed: dict[int, int] = {}  # slots that were seen to be sealed, and the word of the table that said so
-        self._unverified: set[int] = set()
         self._flags: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}  # in place of those that are damaged
 
     def load(self) -> None:
@@ -46,19 +45,10 @@ class Verification:
 
     def is_sealed(self, slot: int) -> bool:
         """Return whether a slot is sealed, so that its files have checksums."""
-        word = 0 if slot in self._unverified else self._table.get("sealed", slot)
+        word = self._table.get("sealed", slot)
         if word and self._sealed.get(slot) != word and self._table.is_sealed(slot):
             self._sealed[slot] = word
         return bool(word) and self._sealed.get(slot) == word
-
-    def mark_unverified(self, slot: int) -> None:
-        """Mark a slot as not sealed for this reader, as its files are not those that were."""
-        self._unverified.add(slot)
-
-    def forget_unverified(self) -> None:
-        """Go by the table again: a writer has opened the store since."""
-        self._unverified.clear()
-        self._flags.clear()
 
     def check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Raise a CorruptionError where a file does not match the table's checksum."""
@@ -99,6 +89,10 @@ class Verification:
     def replace_flags(self, path: str, slot: int, flags: npt.NDArray[np.bool_]) -> None:
         """Show this reader other flags, (segment_rows,), than those of a segment that are damaged."""
         self._flags[path, slot] = flags
+
+    def forget_replaced_flags(self) -> None:
+        """Show the flags that there are: a writer has opened the store since."""
+        self._flags.clear()
 
     def flags(self, path: str, slot: int, length: int) -> npt.NDArray[np.bool_]:
         """Return a copy of the first `length` values of a flag in one segment, without keeping its map."""

@@ -60,7 +60,7 @@ class Watched:
         if self._store.table.slots != self._slots or not self._store.following.is_described:
             return None
         comparisons = [(address, int(words.ctypes.data), words.nbytes) for address, words in self._seen]
-        if self._store.kept is None and not self._store.open_ends:  # somebody may be writing
+        if self._store.kept is None:  # somebody may be writing
             try:
                 comparisons += self._flags(index)
             except (CorruptionError, EvictedError):  # evicted meanwhile

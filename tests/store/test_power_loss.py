@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def actions(buffer: db.ReplayBuffer) -> list[int]:
     return found
 
 
+def flush_and_go_on(path: Path, *, steps: int) -> db.ReplayBuffer:
+    """Use a new store: 20 steps that are flushed, and some that are not."""
+    buffer = opened(path)
+    extend(buffer, 0, 20)
+    buffer.flush()
+    extend(buffer, 20, steps)
+    return buffer
+
+
 def lose_power(
     base: Path, use: Callable[[Path], db.ReplayBuffer], to: Path, kind: Kind = "nothing", seed: int = 0, number: int = 1
 ) -> None:
@@ -50,12 +60,7 @@ def lose_power(
 @pytest.mark.parametrize("kind", ["nothing", "everything", "random"])
 @pytest.mark.parametrize("steps", [3, 50])
 def test_a_store_goes_back_to_the_last_flush_and_on_from_there(steps: int, kind: Kind, tmp_path: Path) -> None:
-    def use(path: Path) -> db.ReplayBuffer:
-        buffer = opened(path)
-        extend(buffer, 0, 20)
-        buffer.flush()
-        extend(buffer, 20, steps)
-        return buffer
+    use = partial(flush_and_go_on, steps=steps)
 
     def go_on(path: Path) -> db.ReplayBuffer:
         buffer = opened(path)
@@ -181,14 +186,7 @@ def test_columns_that_were_written_have_no_values_of_lost_steps(tmp_path: Path) 
 
 
 def test_a_repair_goes_back_too(tmp_path: Path) -> None:
-    def use(path: Path) -> db.ReplayBuffer:
-        buffer = opened(path)
-        extend(buffer, 0, 20)
-        buffer.flush()
-        extend(buffer, 20, 30)
-        return buffer
-
-    lose_power(tmp_path / "before", use, tmp_path / "after")
+    lose_power(tmp_path / "before", partial(flush_and_go_on, steps=30), tmp_path / "after")
     store = tmp_path / "after" / "store"
     with boot(2):
         assert db.check(store, repair=True, progress=False).dropped == 0

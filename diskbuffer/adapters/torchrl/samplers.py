@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,26 @@ def _index(storage: DiskStorage, steps: Int64, places: Int64) -> Any:
     shape = storage.stored.ring.lanes
     lanes = np.unravel_index(steps % math.prod(shape), shape)
     return (torch.from_numpy(places), *map(torch.from_numpy, lanes))
+
+
+def _draw_in_use(storage: DiskStorage, n: int, draw: Callable[[int], dict[str, Any]]) -> tuple[dict[str, Any], Int64]:
+    """Draw ``draw(n)`` until all "steps" have places in the storage, as some may wait on the disk to be evicted.
+
+    Return what was drawn, and the places, of the shape of the steps.
+    """
+    parts, where = list[dict[str, Any]](), list[Int64]()
+    for _ in range(_TRIES):
+        drawn = draw(n)
+        places = storage.places(drawn["steps"])
+        good = (places >= 0).all(axis=tuple(range(1, places.ndim)))
+        parts.append(drawn if good.all() else {name: values[good] for name, values in drawn.items()})
+        where.append(places[good])
+        n -= int(good.sum())
+        if n == 0:
+            if len(parts) == 1:
+                return parts[0], where[0]
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, np.concatenate(where)
+    raise EmptyBufferError(_HARDLY_ANY)
 
 
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]
@@ -92,25 +113,14 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
 
     def _read_windows(self, storage: DiskStorage, n: int) -> tuple[Any, dict[Any, Any]]:
         """Draw places of the storage, and hand what is around them to it, which TorchRL asks for that next."""
-        buffer, parts, where, missing = self._opened(storage), list[dict[str, Any]](), list[Int64](), n
+        buffer = self._opened(storage)
         if buffer.frame_stack > 1:
             raise InputError("windows are of single frames: make the storage without frame_stack, and name a stack's offsets")
-        for _ in range(_TRIES):
-            drawn = flatten(buffer.sample(missing, self.sampler, numpy=True))
-            places = storage.places(drawn["steps"])
-            good = places >= 0
-            parts.append(drawn if good.all() else {path: rows[good] for path, rows in drawn.items()})
-            where.append(places[good])
-            missing -= int(good.sum())
-            if not missing:
-                break
-        else:
-            raise EmptyBufferError(_HARDLY_ANY)
-        rows = parts[0] if len(parts) == 1 else {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
+        rows, places = _draw_in_use(storage, n, lambda n: flatten(buffer.sample(n, self.sampler, numpy=True)))
         steps, info = rows.pop("steps"), dict[Any, Any]()
         if "weights" in rows:
             info["priority_weight"] = torch.from_numpy(rows.pop("weights"))
-        index = _index(storage, steps, np.concatenate(where))
+        index = _index(storage, steps, places)
         storage.hand_over(index, TensorDict(as_entries(rows), [n], device=storage.device))
         return index, info
 
@@ -123,25 +133,15 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         return storage.reading()
 
     def _draw(self, storage: DiskStorage, n: int) -> tuple[Any, Any, dict[str, Any]]:
-        """Draw until all steps are in places: some may wait on the disk to be evicted.
-
-        Return the steps, (n, length), their places, (n * length,), and what the sampler tells of each sequence.
-        """
+        """Return steps, (n, length), their places, (n * length,), and what the sampler tells of each sequence."""
         buffer = self._opened(storage)
-        sequences, where, notes = list[Any](), list[Any](), list[dict[str, Any]]()
-        for _ in range(_TRIES):
-            drawn = buffer.draw(n, self.sampler)
-            steps = drawn.pop("steps")[:, None] + np.arange(self._length) * buffer.n_envs
-            places = storage.places(steps)
-            good = (places >= 0).all(axis=1)
-            sequences.append(steps[good])
-            where.append(places[good].ravel())
-            notes.append({name: values[good] for name, values in drawn.items()})
-            n -= int(good.sum())
-            if n == 0:
-                info = {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
-                return np.concatenate(sequences), np.concatenate(where), info
-        raise EmptyBufferError(_HARDLY_ANY)
+
+        def draw(n: int) -> dict[str, Any]:
+            drawn: dict[str, Any] = buffer.draw(n, self.sampler)
+            return {**drawn, "steps": drawn["steps"][:, None] + np.arange(self._length) * buffer.n_envs}
+
+        notes, places = _draw_in_use(storage, n, draw)
+        return notes.pop("steps"), places.ravel(), notes
 
     @uncompiled
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:

@@ -3,8 +3,7 @@
 A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is final when the row comes to
 be, and of what was done there, which is final with the step. Both start from a number that only this row of this store
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
-something may be, its second word is 0: or a power loss that took a step, and not the row after it, would leave a step at which
-nothing was done.
+something may be, its second word is 0.
 
 What is computed for every row is native: `diskbuffer.native.checksums`.
 """

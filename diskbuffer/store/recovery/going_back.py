@@ -23,7 +23,7 @@ def go_back(store: Store, visible: Kept) -> None:
         if len(slots):
             make_writable(store, slots, int(lengths[-1]), over=True)
             _forget_unsynced_chunks(store, int(slots[-1]), int(lengths[-1]))
-    heads = [store.table.get("first_row", int(slots[-1])) + int(n[-1]) - 1 if len(slots) else -1 for slots, n in visible]
+    heads = store.heads(visible).tolist()
     begins = tuple(min(begin, head + 1) for begin, head in zip(store.layout.begins, heads, strict=False))
     if begins != store.layout.begins:  # of steps that were cleared and are lost: others come in their place
         store.description.replace(dataclasses.replace(store.layout, begins=begins), store.table.slots)

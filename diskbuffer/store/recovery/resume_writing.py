@@ -8,7 +8,7 @@ import numpy.typing as npt
 from diskbuffer.store.format.checksums import settle_row
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.segments.shard import index_of, write_live
-from diskbuffer.store.store import Store
+from diskbuffer.store.store import Kept, Store
 
 Int64 = npt.NDArray[np.int64]
 
@@ -34,9 +34,9 @@ def make_writable(store: Store, slots: Int64, length: int, *, over: bool = False
     _settle(store, slot, length)
 
 
-def settle_newest(store: Store) -> None:
+def settle_newest(store: Store, segments: Kept) -> None:
     """Leave nothing of what a writer that was killed had begun to do at each stream's newest row."""
-    for slots, lengths in store.segments():
+    for slots, lengths in segments:
         if len(slots):
             _settle(store, int(slots[-1]), int(lengths[-1]))
 

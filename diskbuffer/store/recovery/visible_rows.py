@@ -27,13 +27,15 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     """
     last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
     if last is LastShutdown.POWER_LOSS:
-        return [_of_last_flush(store, stream, segments, synced[stream], damaged) for stream, segments in _segments(store)]
+        segments = zip(_segments(store), synced, strict=True)
+        return [_of_last_flush(store, stream, found, head, damaged) for stream, (found, head) in enumerate(segments)]
     if damaged:
-        return [_run(store, segments, max(segments, default=-1)) for _, segments in _segments(store)]
-    for stream, (head, expected) in enumerate(zip(store.heads().tolist(), synced, strict=True)):
+        return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)]
+    visible = store.segments()
+    for stream, (head, expected) in enumerate(zip(store.heads(visible).tolist(), synced, strict=True)):
         if head < expected:
             raise _missing(store, f"{head + 1} to {expected}", stream)
-    return store.segments()
+    return visible
 
 
 def stays(store: Store, stream: int) -> bool:
@@ -42,7 +44,7 @@ def stays(store: Store, stream: int) -> bool:
     return layout.capacity is None and not (layout.begins and layout.begins[stream])
 
 
-def _segments(store: Store) -> list[tuple[int, dict[int, tuple[int, int]]]]:
+def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:
     """Return each stream's segments by their number, as the table has them: slots, and how many rows of each."""
     rows, streams = store.layout.segment_rows, store.layout.streams
     found: list[dict[int, tuple[int, int]]] = [{} for _ in range(streams)]
@@ -51,7 +53,7 @@ def _segments(store: Store) -> list[tuple[int, dict[int, tuple[int, int]]]]:
         stream, first = store.table.identity(slot)
         if 0 <= stream < streams and first >= 0 and first % rows == 0 and length[slot] <= rows:
             found[stream][first // rows] = slot, int(length[slot])
-    return list(enumerate(found))
+    return found
 
 
 def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tuple[Int64, Int64]:
