@@ -69,6 +69,12 @@ class Bench:
         self._what_is_expected(job["kind"])
         if not root.exists():
             self._copy(job["kind"])
+        if job["repair"]:  # of a copy, which is made, and passes for the store, before it is damaged
+            copied = root.with_name("repaired")
+            shutil.rmtree(copied, ignore_errors=True)
+            shutil.copytree(root, copied)
+            adopt(copied)
+            damage(job, copied, self._pristine)
         damage(job, root, self._pristine)
         try:
             answer = self._judged(job, root)
@@ -91,11 +97,7 @@ class Bench:
             return {"class": "changed", "error": "files are not as they were before"}
         wrong = None
         if job["repair"]:
-            copied = root.with_name("repaired")
-            shutil.rmtree(copied, ignore_errors=True)
-            shutil.copytree(root, copied)
-            adopt(copied)
-            wrong = repair(copied, KINDS[kind], self._whole[kind], job)
+            wrong = repair(root.with_name("repaired"), KINDS[kind], self._whole[kind], job)
         answer = read(root, job["mode"], KINDS[kind].n_envs, *self._expected[kind], problems)
         if answer["class"] == "unnoticed" and not self._is_used(job, before):
             answer["class"] = "unused"

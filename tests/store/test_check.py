@@ -352,6 +352,27 @@ def test_of_a_segment_table_that_is_lost_in_part_all_steps_are_found_again(
     assert_whole(world, path, 0)
 
 
+@pytest.mark.parametrize(("forgotten", "damaged"), [(0, []), (1, []), (0, [2]), (-1, [2])])
+def test_of_entries_that_are_gone_without_a_trace_all_rows_are_found_again(
+    forgotten: int, damaged: list[int], tmp_path: Path
+) -> None:
+    world, left = Experience(1, shape=(20,)), tmp_path / "left"
+    with world.open(tmp_path / "store", segment_rows=16, threads=1) as buffer:
+        Feeder(world, buffer).add(70)
+        copy_while_open(tmp_path / "store", left)
+        episodes = buffer.episodes.length.tolist()
+    file = left / "_segments" / "length" / "c.0.0"
+    entries = np.fromfile(file, np.uint64).reshape(-1, 2)
+    used = np.flatnonzero(entries[:, 0])
+    entries[used[forgotten]] = 0
+    entries[used[damaged], 1] ^= 1
+    file.write_bytes(entries.tobytes())
+    assert db.check(left, repair=True, progress=False).dropped == 0
+    assert db.check(left, progress=False).ok
+    with db.ReplayBuffer(left, mode="r") as buffer:
+        assert (len(buffer), buffer.episodes.length.tolist()) == (70, episodes)
+
+
 def test_a_segment_table_without_rows_that_were_there_is_refused(made: Made) -> None:
     _, path = made
     emptied(path / "_segments" / "length" / "c.0.0")

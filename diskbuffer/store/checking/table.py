@@ -68,8 +68,9 @@ class TableFinder:
 
     def _find_lost_entries(self) -> Finder[None]:
         """Look at slots whose entry is damaged, gone, or too short: their rows tell whose they are, and how many."""
-        reach, search, length = self._reach(), self._incomplete or bool(self._missing_rows()), self._table.column("length")
+        reach, length = self._reach(), self._table.column("length")
         damaged = np.flatnonzero(self._table.used()[1]).tolist()
+        search = self._incomplete or bool(self._missing_rows()) or self._has_forgotten(damaged)
         recovered: list[Rows] = []
         for slot in damaged:
             recovered.append((yield from self._find_lost_entry(slot, None, reach)))
@@ -80,6 +81,13 @@ class TableFinder:
         for stream, first, last in self._missing_rows(recovered):
             what = "rows that were on the disk are not there"
             yield Finding((self._opened.problem(self._place, stream, first, last, what),), dropped=last - first + 1)
+
+    def _has_forgotten(self, damaged: list[int]) -> bool:
+        """Return whether entries may be gone: of segments of which none was ever evicted, some are damaged, or miss."""
+        if not all(stays(self._store, stream) for stream in range(self._layout.streams)):
+            return False
+        rows, firsts = self._layout.segment_rows, [[first for first, _ in segments] for segments in self._opened.segments()]
+        return bool(damaged) or any(each != list(range(0, rows * len(each), rows)) for each in firsts)
 
     def _find_lost_entry(self, slot: int, known: int | None, reach: Int64) -> Finder[Rows]:
         """Look for rows of a slot whose entry has so many, None if it is damaged; return those that are there."""
