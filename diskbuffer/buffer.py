@@ -116,6 +116,9 @@ class ReplayBuffer:
     limiter : SampleToInsertRatio, optional
         Have `add` and `extend` wait where too little was sampled for what was added, and `sample`, `draw` and loaders where too
         much was; in all threads and processes that open the buffer with the same one, actors and learners. See `limiter` below.
+    flush_every : float, optional
+        Seconds after which `flush` runs by itself, again and again, beside the program, which waits a millisecond for it at most.
+        What stands in the way, such as a full disk, `stats` tells, and the next `flush` raises. None leaves it to you.
     **create
         What else a store is made with: its columns, where there are no spaces to take them from, `extra` columns, transforms of
         pictures, metadata, sizes; see `diskbuffer.options.CreateOptions`.
@@ -172,12 +175,16 @@ class ReplayBuffer:
         writer: str | None = None,
         wait: float | None = None,
         limiter: SampleToInsertRatio | None = None,
+        flush_every: float | None = 30.0,
         **create: Unpack[CreateOptions],
     ) -> None:
         self.limiter: Limiter | None = None
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = integer_or_none("threads", threads)
+        flush_seconds = seconds_of("flush_every", flush_every)
+        if flush_seconds == 0:
+            raise InputError("flush_every must be more than 0 seconds, or None for never, found 0")
         samplers = OwnSamplers(seed)
         refuse_unknown(create, ReplayBuffer)
         requested = Options(
@@ -224,7 +231,10 @@ class ReplayBuffer:
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._how |= {} if writer is not None and mode == "r" else {"limiter": limiter}
+        self._how["flush_every"] = flush_every
         self._closing.close_when_dropped(self)
+        if flush_every is not None and (mode != "r" or self._multi_writer is not None):
+            self._closing.sync_every(flush_seconds)
 
     # Writing
 
@@ -243,7 +253,7 @@ class ReplayBuffer:
     ) -> int:
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
-        A power loss does, unless `flush` was called since.
+        A power loss does, unless `flush` has run since, which it does by itself twice a minute.
 
         The episode goes on if `obs` has the values of the ``next_obs`` of the step before. Another one starts an episode,
         and one that had not ended is cut off; `stats` counts these, and where most steps do so, a warning tells. With several
@@ -438,13 +448,10 @@ class ReplayBuffer:
             log.wait_for_sealing()
         if self._multi_writer is not None:
             self._access.write_columns("flush()")
-            self._multi_writer.sync()
         else:
             with self._store.lock:
-                log = self._access.log("flush()")
-            log.sync()
-        if self.limiter is not None:
-            self.limiter.sync()
+                self._access.log("flush()")
+        self._closing.sync()
 
     # Reading
 
@@ -890,9 +897,10 @@ class ReplayBuffer:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.
 
         ``steps`` (to sample), ``added`` (ever), ``capacity``, ``episodes``, ``n_envs``, ``segments``, ``unsealed`` (complete
-        segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated, marks included, what they share
-        once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``; and ``cut_off``,
-        episodes that ended without a flag since the buffer was opened.
+        segments that wait for being recompressed), ``seal_error`` and ``flush_error`` (why sealing, or flushing by itself, failed
+        last; None if it did not), ``disk_bytes`` (allocated, marks included, what they share once), ``raw_bytes`` (of the rows,
+        uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``; and ``cut_off``, episodes that ended without a flag
+        since the buffer was opened.
 
         ``compression`` tells, of each column that is compressed, what this buffer did when it sealed segments: ``codec`` (the
         column's own, or what was chosen from its data, None before that), ``ratio`` (bytes on disk of each byte), ``us_per_row``.
@@ -901,7 +909,9 @@ class ReplayBuffer:
         """
         self._access.check_open()
         limiter = {} if self.limiter is None else {"limiter": self.limiter.state()}
-        return figures_of(self._store, self._reader, self._access) | limiter
+        error = self._closing.flush_error
+        figures = figures_of(self._store, self._reader, self._access) | {"flush_error": None if error is None else str(error)}
+        return figures | limiter
 
     def __repr__(self) -> str:
         if self._closing.closed:

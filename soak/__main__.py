@@ -18,6 +18,7 @@ from pathlib import Path
 
 from soak.table import Row
 from soak.workers import child_of, scratch
+from tests.by_hand import flush_by_hand
 
 CAMPAIGNS = (
     *(
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the table to this file")
     parser.add_argument("--again", type=ast.literal_eval, metavar="CASE", help="do one case of the campaign that --only names")
     options = parser.parse_args()
+    flush_by_hand()
     if options.again:
         module = importlib.import_module(f"soak.{options.only[0]}")
         with scratch() as base:

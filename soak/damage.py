@@ -84,6 +84,7 @@ class Bench:
             else:
                 for name in filter(None, (job["file"], job.get("other"))):
                     shutil.copy(self._pristine / job["kind"] / name, root / name)
+                adopt(root)
         return answer
 
     def _judged(self, job: Job, root: Path) -> Answer:

@@ -182,7 +182,7 @@ class Case:
         world = self._world
         self._close_all()
         world.buffer = db.ReplayBuffer(
-            world.path, frame_stack=world.kind.stack, autoreset="next_step", seed=world.seed, threads=2
+            world.path, frame_stack=world.kind.stack, autoreset="next_step", seed=world.seed, threads=2, flush_every=0.02
         )
 
 

@@ -42,7 +42,15 @@ def act(root: Path, number: int, seed: int) -> None:
     columns = Experience().columns
     while True:
         with db.ReplayBuffer(
-            root, CAPACITY, columns=columns, n_envs=envs, segment_rows=SEGMENT_ROWS, autoreset="disabled", writer=name, threads=1
+            root,
+            CAPACITY,
+            columns=columns,
+            n_envs=envs,
+            segment_rows=SEGMENT_ROWS,
+            autoreset="disabled",
+            writer=name,
+            threads=1,
+            flush_every=0.1,
         ) as buffer:
             entry = read_description(Files(root)).find(name)
             assert entry is not None

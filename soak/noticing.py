@@ -90,6 +90,8 @@ def kind_of(path: str) -> str:
         return "the store's directory"
     if name.startswith("c."):
         return f"file of {_column(directory)}"
+    if name.startswith("tail."):
+        return "a copy of the tail"
     if not name.endswith(".json"):
         return f"directory {_column(inside)}"
     return name if name != "zarr.json" else "zarr.json of " + ("a column" if directory else "the group")

@@ -166,7 +166,7 @@ def read(path: Path, seed: int, seconds: float) -> Counts:
 def write(path: Path, seed: int, seconds: float) -> Counts:
     """Be the writer, with two threads that sample."""
     world, rng, counts = Experience(ENVS), np.random.default_rng(seed), Counts()
-    with world.open(path, CAPACITY, segment_rows=SEGMENT_ROWS, threads=1) as buffer:
+    with world.open(path, CAPACITY, segment_rows=SEGMENT_ROWS, threads=1, flush_every=0.05) as buffer:
         feeder = Feeder(world, buffer)
         feeder.add(400)
         path.with_name("ready").touch()

@@ -94,6 +94,7 @@ class World:
             segment_rows=32,
             seed=seed,
             threads=2,
+            flush_every=0.02,
         )
         self.named: dict[int, int] = {}  # steps' names, and their numbers
         self.numbers, self.generation = [env * MOST // ENVS for env in range(ENVS)], 0  # of the next rows

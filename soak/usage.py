@@ -15,6 +15,7 @@ from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store import directory
 from diskbuffer.store.format.checksums import STEP, covered
 from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
+from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.segments.table import NEVER
@@ -29,6 +30,9 @@ def used_bytes(root: Path) -> dict[str, Bools]:
     store = open_store(root, writable=False, recover=False)
     files = [path for path in root.rglob("*") if path.is_file()]
     used = {str(path.relative_to(root)): np.full(path.stat().st_size, path.suffix == ".json") for path in files}
+    state = State.read(store.files, store.layout.salt)
+    if state is not None and state.clean and state.tail is not None:
+        used[state.tail.name][:] = True
     slots = [slots.tolist() for slots in store.table.by_stream()]
     for slot in range(store.table.slots):
         _mark_entry(store, used, slot)

@@ -22,6 +22,7 @@ from diskbuffer.store.opening import open_store
 from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.tail_copy import CopyNote
 from tests.support.specimens import replace
 
 _COPY, _STATE = "_segments/length/group.json", "_segments/length/state.json"
@@ -40,7 +41,11 @@ def vouch(root: Path) -> None:
 def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
     synced = tuple(int(n) for n in found["synced"])
-    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, str(found["place"]))._checksum()
+    tail = None
+    if found["tail"] is not None:
+        copied = file.with_name(f"tail.{found['tail'][0]}")
+        found["tail"] = tail = CopyNote(found["tail"][0], google_crc32c.value(copied.read_bytes()) if copied.is_file() else 0)
+    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, str(found["place"]), tail)._checksum()
     replace(file, json.dumps(found).encode())
 
 

@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import diskbuffer as db
+from tests.by_hand import flush_by_hand
 
 Job = dict[str, Any]
 Answer = dict[str, Any]
@@ -130,6 +131,7 @@ def serve(module: Any, directory: Path) -> None:
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
     _ = db.ReplayBuffer, db.check, importlib.import_module("torch")  # imported now, and not in each child
+    flush_by_hand()
     getattr(module, "warm", lambda: None)()
     gc.collect()
     gc.freeze()  # children that look for garbage look at their own

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests import amounts
+from tests.by_hand import flush_by_hand
 from tests.groups import group_of
 from tests.leftovers import none_left
 
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     What a power loss leaves is simulated, and what a kill leaves is the same in memory. `TMPDIR` overrides this.
     """
     amounts.nightly = config.getoption("--nightly")
+    flush_by_hand()
     if hasattr(config, "workerinput"):
         seed = config.workerinput["seed"]
     elif (seed := config.getoption("--seed")) is None:

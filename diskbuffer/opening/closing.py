@@ -8,9 +8,10 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from diskbuffer.errors import DiskBufferError, InputError
+from diskbuffer.errors import ClosedError, DiskBufferError, InputError
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.dropped import close_dropped
+from diskbuffer.runtime.periodic import periodic
 from diskbuffer.runtime.signals import Uninterrupted
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Closing:
         Held while a copy is made: nothing goes meanwhile, and the buffer is not closed.
     reader, multi_writer, log, limiter
         As far as they were opened.
+    flush_error : Exception, optional
+        Why the last attempt to sync, which nobody asked for, failed; None once one has succeeded.
     """
 
     def __init__(self, store: Store) -> None:
@@ -45,12 +48,35 @@ class Closing:
         self.multi_writer: MultiWriterStore | None = None
         self.log: StreamLog | None = None
         self.limiter: Limiter | None = None
+        self.flush_error: Exception | None = None
         self._dropped: weakref.finalize[[], Any] | None = None
 
     def close_when_dropped(self, buffer: object) -> None:
         """Close when nothing refers to the buffer any more, but not at the end of the process, when threads are gone."""
         self._dropped = weakref.finalize(buffer, self._close_dropped)
         self._dropped.atexit = False
+
+    def sync(self, *, only_new: bool = False) -> None:
+        """Bring everything to the disk that this process has written; with `only_new`, nothing where no steps were added."""
+        if self.log is not None:
+            (self.log.flush.sync_what_is_new if only_new else self.log.sync)()
+        elif self.multi_writer is not None and self.multi_writer.columns.is_writing:
+            self.multi_writer.sync()
+        if self.limiter is not None:
+            self.limiter.sync()
+        self.flush_error = None
+
+    def sync_every(self, seconds: float) -> None:
+        """Have that done every so many seconds from now on, until this is closed."""
+        periodic.begin(self._sync_by_itself, seconds)
+
+    def _sync_by_itself(self) -> None:
+        try:
+            self.sync(only_new=True)
+        except ClosedError:
+            pass
+        except Exception as error:  # noqa: BLE001  of the disk, above all; what still stands in the way, the next flush raises
+            self.flush_error = error
 
     def close(self) -> None:
         """Write the newest rows to their columns, sync everything, and give back locks, threads and maps. Twice is fine.
@@ -65,6 +91,7 @@ class Closing:
                     return
                 self.closed = True
                 self._store.begin_closing()
+            periodic.end(self._sync_by_itself)
             with contextlib.ExitStack() as last_first:
                 last_first.callback(self._release)
                 if self._process == os.getpid():  # of a fork, the store and its lock are the other's
@@ -81,6 +108,7 @@ class Closing:
     def abandon(self) -> None:
         """Give back locks, threads and maps, and leave the store as a kill would."""
         self.closed = True
+        periodic.end(self._sync_by_itself)
         with Uninterrupted(), contextlib.ExitStack() as last_first:
             last_first.callback(self._release)
             if self.log is not None:

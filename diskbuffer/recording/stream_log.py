@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import ClosedError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.recording.flush import Flush
 from diskbuffer.recording.retention import Retention
 from diskbuffer.runtime.signals import Interruptible
 from diskbuffer.store.copies import snapshots
@@ -40,12 +39,11 @@ class StreamLog:
         self._streams, self._rows = store.layout.streams, store.layout.segment_rows
         self.sealer = Sealer(store)
         self.retention = Retention(store.layout.capacity, self._streams, each=store.layout.capacity_each)
-        self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
-        self._closing = False
         self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.evictable_from = np.zeros(self._streams, np.int64)
         try:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
+            self.flush = Flush(store, index, self.writer, self.sealer)
             self._follow_writer()
             self.count()
             self._restore()
@@ -206,39 +204,22 @@ class StreamLog:
             table.note_before(slot, self._index.steps_before(stream, first), self._index.episode_of(stream, first))
 
     def sync(self) -> None:
-        """Sync every row that there is to the disk. The store's lock must not be held: it is taken twice, for microseconds.
+        """Sync every row that there is to the disk. The store's lock must not be held.
 
         Raises
         ------
         ClosedError
             The store is being closed by another thread, or was.
         """
-        with self._syncing, Interruptible():
-            self._refuse_closed()
-            self._sync()
+        with Interruptible():
+            with self._store.lock:
+                self.flush.refuse_closed()
+                self.pack()  # what is in the tail only is copied each time
+            self.flush.sync()
 
     def require_place(self) -> None:
         """Raise a NotAStoreError where the store was moved, removed or replaced by another."""
         self._store.durability.refuse_to_write_elsewhere()
-
-    def _refuse_closed(self) -> None:
-        if self._closing:
-            raise ClosedError(f"{self._store.root} was closed; open it again")
-
-    def _sync(self) -> None:
-        store = self._store
-        with store.lock:  # names, as a column may be removed meanwhile, and slots be given to other rows
-            store.write_description_again()
-            self.pack()
-            heads, layout = self._index.heads.copy(), store.layout
-            unsealed = {*self.writer.segments.slots(), *self.sealer.slots()}
-            names = [layout.data_file(path, slot) for slot in unsealed for path in layout.schema]
-            written = store.durability.written_files()
-            packed = self.writer.guard(heads)
-        store.files.sync_all(names)
-        store.sync(heads, written)
-        with store.lock:
-            self.writer.release(packed)
 
     def copy_to(self, files: Files, number: int = 0) -> None:
         """Build a copy of the store as it is now in the directory of `files`, whole and synced. `number` is a mark's."""
@@ -249,7 +230,7 @@ class StreamLog:
 
         The store's lock must be held from before this until the copy is made.
         """
-        self._refuse_closed()
+        self.flush.refuse_closed()
         self.pack()
         self.writer.settle_newest(self._index.heads)
         return self._index.heads.copy()
@@ -275,15 +256,15 @@ class StreamLog:
         """
         try:
             with lock:
-                self._closing = True
+                self.flush.begin_closing()
             self.sealer.stop()
             with lock:
                 self.writer.settle_newest(self._index.heads)
                 self.writer.publish(self._index.heads)
-            with self._syncing:
-                self._sync()
-                with lock:
-                    self.sealer.seal_synced()
-                    self._store.note_closed()
+                self._follow_writer()
+            self.flush.sync_last()
+            with lock:
+                self.sealer.seal_synced()
+                self._store.note_closed()
         finally:
             self.writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
 
@@ -9,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.store.description import Description
-from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock
+from diskbuffer.store.tail_copy import CopyNote, remove_others
 from diskbuffer.store.verification import file_checksum
 
 Int64 = npt.NDArray[np.int64]
@@ -37,7 +38,6 @@ class Durability:
     ) -> None:
         self._files, self._description, self._table = files, description, table
         self._lock, self._writer_lock = lock, writer_lock
-        self._noting = threading.Lock()  # of the note, which takes the disk's time to write
         self._heads = np.full(description.layout.streams, -1, np.int64)  # up to which rows are on the disk
         self.state: State | None = None
         self.written: set[tuple[str, int]] = set()
@@ -45,39 +45,40 @@ class Durability:
     def begin(self, heads: Int64) -> None:
         """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
         self._heads = heads
-        self._note(clean=False)
+        self._note(clean=False, tail=self.tail)
 
-    def _note(self, *, clean: bool) -> None:
-        state = State(self._files.boot_id(), clean, tuple(self._heads.tolist()), self._description.layout.salt)
-        self.state = state.note(self._files)
+    @property
+    def tail(self) -> CopyNote | None:
+        """The copy of the tail that the last flush made."""
+        return None if self.state is None else self.state.tail
+
+    def _note(self, *, clean: bool, tail: CopyNote | None) -> None:
+        heads, salt = tuple(self._heads.tolist()), self._description.layout.salt
+        self.state = State(self._files.boot_id(), clean, heads, salt, tail=tail).note(self._files)
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
         if self._writer_lock is not None:
             self._writer_lock.require_place()
 
-    def sync_slot(self, slot: int, paths: Iterable[str] | None = None) -> None:
-        """Sync one segment's files to the disk: of all columns, or of these."""
-        layout = self._description.layout
-        self._files.sync_all(layout.data_file(path, slot) for path in (layout.schema if paths is None else paths))
-
     def written_files(self) -> list[str]:
         """Return the files of derived columns that were written to."""
         return [self._description.layout.data_file(path, slot) for path, slot in sorted(self.written)]
 
-    def sync(self, heads: Int64, written: Iterable[str]) -> None:
-        """Sync the tail, what was written later, the names of all files and the table to the disk, in this order.
+    def sync(self, heads: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
+        """Sync what was written later, the names of all files and the table to the disk, in this order.
 
-        `heads` are the positions of the newest rows, whose segments are synced already. `written` are files of derived
-        columns, which may be written to again at any time, as samplers keep them mapped.
+        `heads` are the positions of the newest rows. Their segments are synced already, and `tail`, which has those that are
+        not there yet, or else the tail itself. `written` are files of derived columns, which may be written to again at any
+        time, as samplers keep them mapped.
         """
         self.refuse_to_write_elsewhere()
         layout = self._description.layout
-        self._files.sync_all([*written, *(tail_file(layout, path) for path in layout.packed)])
+        self._files.sync_all(written)
         self._files.sync_all(layout.schema.recorded)
         self.sync_names_of_derived()
         self.sync_table()
-        self.note_synced(heads)
+        self._note_synced(heads, tail)
 
     def sync_names_of_derived(self) -> None:
         """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.
@@ -95,20 +96,20 @@ class Durability:
             names = list(self._table.names())
         self._files.sync_all(names)
 
-    def note_synced(self, heads: Int64) -> None:
+    def _note_synced(self, heads: Int64, tail: CopyNote | None) -> None:
         """Note, once all is on the disk that belongs to them, that each stream's rows up to `heads` are: a flush is done."""
         self.refuse_to_write_elsewhere()
-        with self._noting:
-            self._heads = np.maximum(self._heads, heads)
-            self._note(clean=False)
+        self._heads = heads
+        self._note(clean=False, tail=tail)
+        with contextlib.suppress(OSError):  # the next flush does it
+            remove_others(self._files, tail)
 
     def note_closed(self, maps: Maps) -> None:
         """Note that everything is on the disk, and has its checksums."""
         for path, slot in sorted(self.written):
             self._table.set_checksum(path, slot, file_checksum(self._description.layout, path, maps.get(path, slot)))
         self.sync_table()
-        with self._noting:
-            self._note(clean=True)
+        self._note(clean=True, tail=self.tail)
 
     def after_fork(self) -> None:
         """In the child: nothing is written there."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.checksums import OBS, STEP, Summed, UInt32, covered, row_checksums
+from diskbuffer.store.format.checksums import STEP, Summed, UInt32, covered, row_checksums
 from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
@@ -67,7 +67,8 @@ class Inspected:
     def _open(self, path: str) -> None:
         layout = self._layout
         name, packed = layout.data_file(path, self.slot), path in layout.chunks_of
-        mapped = self._store.files.map(name, -1 if packed else layout.flat_bytes(path), writable=False)
+        shown: Map | None = self._store.shown.get((path, self.slot))
+        mapped = shown or self._store.files.map(name, -1 if packed else layout.flat_bytes(path), writable=False)
         if packed:
             self._look_at_chunks(path, mapped)
         self._maps[path] = mapped
@@ -146,8 +147,6 @@ class Inspected:
             computed = self._checksums(word, at, n, rows)
             words = self._words[at : at + n, word]
             good[at : at + n] = computed == words
-            if word == OBS and at + n == self.length and not good[-1] and self._layout.lossy:
-                good[-1] = self._is_last_in_tail(rows)
         good[-1:] |= newest and word == STEP
         return good
 
@@ -173,16 +172,6 @@ class Inspected:
 
     def _rows_or_sums(self, path: str, at: int, n: int) -> Bytes | Summed:
         return self.sums(path, at, n) if path in self._layout.lossy else self.rows(path, at, n)
-
-    def _is_last_in_tail(self, rows: Mapping[str, Bytes | Summed]) -> bool:
-        """Return whether the last row is as it was written if its pictures are those in the tail, though a shard has them, too.
-
-        So it is where a kill came while they went back to the tail: see `diskbuffer.store.writing.tail.Tail.unpack`.
-        """
-        last, at = dict[str, Bytes | Summed](), self.length - 1
-        for path, values in rows.items():
-            last[path] = self._in_tail(path, at, 1) if isinstance(values, Summed) else values[-1:]
-        return self._words is not None and bool(self._checksums(OBS, at, 1, last)[0] == self._words[-1, OBS])
 
     def _in_tail(self, path: str, at: int, n: int) -> Bytes:
         positions = (self.first + np.arange(at, at + n)) % self._layout.tail_rows

@@ -18,6 +18,7 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.writer_lock import LOCK
+from diskbuffer.store.tail_copy import CopyNote
 
 NAME = f"{SEGMENTS}/length/state.json"  # inside an array's directory, which no Zarr tool lists
 
@@ -46,6 +47,8 @@ class State:
         The store's number.
     place : str
         What tells the store's directory from a copy of it; see `Files.place_id`.
+    tail : CopyNote, optional
+        The copy of what was in the tail only of the rows up to `synced`. None where the tail itself was synced.
     """
 
     boot: str
@@ -53,6 +56,7 @@ class State:
     synced: tuple[int, ...]
     salt: int
     place: str = ""
+    tail: CopyNote | None = None
 
     @classmethod
     def read(cls, files: Files, salt: int) -> State | None:
@@ -60,7 +64,8 @@ class State:
         try:
             data = read_json(files, NAME)
             synced = tuple(int(n) for n in data["synced"])
-            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, str(data["place"]))
+            tail = None if data["tail"] is None else CopyNote(*map(int, data["tail"]))
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, str(data["place"]), tail)
             return state if data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
@@ -91,7 +96,8 @@ class State:
         return LastShutdown.KILLED if is_here else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
-        return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced} {self.salt} {self.place}".encode()))
+        contents = (self.boot, self.clean, self.synced, self.salt, self.place, *(self.tail or ()))
+        return int(google_crc32c.value(" ".join(map(str, contents)).encode()))
 
 
 def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[LastShutdown, tuple[int, ...]]:

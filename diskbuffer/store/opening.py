@@ -10,7 +10,7 @@ import numpy as np
 
 from diskbuffer.errors import CorruptionError, EvictedError, LockedError
 from diskbuffer.runtime import forks
-from diskbuffer.store import directory
+from diskbuffer.store import directory, tail_copy
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import WayBack
 from diskbuffer.store.format.layout import SEGMENTS
@@ -79,6 +79,7 @@ def _open_to_write(
             if store.layout.removed:  # a crash came in between
                 store.finish_removing()
             directory.remove_strays(files, store.layout, store.table.slots, store.free)
+            tail_copy.remove_others(files, store.durability.tail)
     except BaseException as error:
         marks.advise_how_to_make_room(error, files)
         lock.release()
@@ -91,12 +92,15 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
     last, synced = _how_it_was_left(store)
     visible = visible_rows(store)
     if last is LastShutdown.POWER_LOSS:
+        going_back.put_back_tail(store, visible, lost_power=True)
         going_back.go_back(store, visible)
         drop_lost(store)
         store.durability.begin(store.heads(visible))
         store.begin_session()
         return last
-    if last is LastShutdown.KILLED:
+    if last is LastShutdown.CLEAN:
+        going_back.put_back_tail(store, visible, lost_power=False)
+    else:
         resume_writing.settle_newest(store, visible)
         for path in store.layout.derived:  # which the disk may not have, nor the table the checksums of
             slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
@@ -148,7 +152,7 @@ def _recover_to_read(store: Store) -> None:
     visible = visible_rows(store)
     if last is LastShutdown.POWER_LOSS:
         store.show_only(visible, cut_off=True)  # as the next writer has it
-        going_back.hide_unsynced_chunks(store, visible)
+        going_back.show_tail(store, visible)
 
 
 def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:

@@ -93,7 +93,7 @@ def open_remains(path: Path) -> Store:
                 _hide(store, slot, bad, bad_after)
             bad_after = bool(bad[:1].any())
     with contextlib.suppress(CorruptionError):  # then reading these chunks says so
-        going_back.hide_unsynced_chunks(store, kept)
+        going_back.show_tail(store, kept)
     return store
 
 

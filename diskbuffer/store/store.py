@@ -21,11 +21,12 @@ from diskbuffer.store.following import Following, WayBack
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
-from diskbuffer.store.segments.mapped import Maps
+from diskbuffer.store.segments.mapped import InMemory, Maps
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.overlay import Layers
 from diskbuffer.store.system.writer_lock import WriterLock
+from diskbuffer.store.tail_copy import CopyNote, Unpacked, copy_tail
 from diskbuffer.store.verification import AMBIGUOUS, Verification, as_noted
 
 Int64 = npt.NDArray[np.int64]
@@ -47,6 +48,8 @@ class Store(Changeable):
         For a reader of what a power loss left: what counts of it, as `segments` returns it.
     is_cut_off : bool
         Whether each stream's newest row is the last of its episode, whatever its flag says: what came later is lost.
+    shown : dict of (str, int) to InMemory
+        For that reader: shards, by column and slot, that are not shown as they are on the disk.
     """
 
     def __init__(self, files: Files, *, writer_lock: WriterLock | None = None, way_back: WayBack | None = None) -> None:
@@ -72,6 +75,7 @@ class Store(Changeable):
         self.verification.load()
         self.kept: Kept | None = None
         self.is_cut_off = False
+        self.shown: dict[tuple[str, int], InMemory] = {}
         self.free: list[int] = []
         self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
         self._evictions = 0
@@ -135,8 +139,13 @@ class Store(Changeable):
         """Show a reader what counts of what a power loss left, and whether that cuts off the newest episodes."""
         self.kept, self.is_cut_off, self.maps.lenient = kept, cut_off, True
 
+    def show(self, path: str, slot: int, shard: InMemory) -> None:
+        """Show a reader other contents of a shard than the file's."""
+        self.shown[path, slot] = shard
+        self.maps.hold(path, slot, shard)
+
     def _go_by_the_table(self) -> None:
-        self.kept, self.is_cut_off, self.maps.lenient = None, False, False
+        self.kept, self.is_cut_off, self.maps.lenient, self.shown = None, False, False, {}
         self.verification.forget_replaced_flags()
         for slot in range(self.table.slots):
             self.maps.retire(slot)
@@ -198,10 +207,15 @@ class Store(Changeable):
         with self._freeing():
             self.durability.sync_table()
 
-    def sync(self, heads: Int64, written: Iterable[str]) -> None:
+    def sync(self, heads: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
         """Sync all that belongs to rows up to `heads`, and note that; see `Durability.sync`."""
         with self._freeing():
-            self.durability.sync(heads, written)
+            self.durability.sync(heads, written, tail)
+
+    def copy_tail(self, parts: Iterable[Iterable[Unpacked]]) -> CopyNote | None:
+        """Copy what is in the tail only, for `sync`; see `diskbuffer.store.tail_copy`."""
+        last = self.durability.tail
+        return copy_tail(self.files, self.layout, 0 if last is None else last.number + 1, parts)
 
     @contextlib.contextmanager
     def _freeing(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,8 +170,8 @@ def check_name(name: Any) -> str:
 
 
 def has_writers(files: Files) -> bool:
-    """Return whether a directory has the stores of several writers."""
-    return _has_attribute(files, MULTI_WRITER)
+    """Return whether a directory has the stores of several writers; nothing of another is opened."""
+    return os.path.isdir(files.root / SHARED) and _has_attribute(files, MULTI_WRITER)
 
 
 def is_begun(files: Files) -> bool:

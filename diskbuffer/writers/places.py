@@ -10,7 +10,7 @@ from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers import marks
-from diskbuffer.writers.description import SHARED, has_writers, read_description
+from diskbuffer.writers.description import has_writers, read_description
 
 
 def refuse_inside(path: Path) -> None:
@@ -26,7 +26,7 @@ def refuse_inside(path: Path) -> None:
     real = Path(os.path.realpath(path))
     for above in real.parents:
         one = os.path.isdir(above / SEGMENTS)
-        if not one and not (os.path.isdir(above / SHARED) and has_writers(Files(above))):  # nothing else is opened
+        if not one and not has_writers(Files(above)):
             continue
         within, kept = real.relative_to(above), Path(MARKS if one else marks.PATHS.marks)
         if within.is_relative_to(kept):

@@ -197,29 +197,68 @@ def test_a_repair_goes_back_too(tmp_path: Path) -> None:
             assert actions(buffer) == [*range(20), *range(1000, 1030)]
 
 
+FRAMES = np.random.default_rng(0).integers(0, 256, (120, 40, 40), np.uint8)
+PICTURES = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+
+
+def add_pictures(buffer: db.ReplayBuffer, first: int, n: int) -> None:
+    for t in range(first, first + n):
+        buffer.add(FRAMES[t], t, 1.0, FRAMES[t + 1], False, False)
+
+
+def flush_pictures_and_go_on(path: Path) -> db.ReplayBuffer:
+    """Use a new store: 21 steps that are flushed, and more than the tail holds that are not."""
+    buffer = db.ReplayBuffer(path, columns=PICTURES, segment_rows=16, threads=1)
+    add_pictures(buffer, 0, 21)
+    buffer.flush()
+    add_pictures(buffer, 21, 40)
+    return buffer
+
+
+def pictures_of(buffer: db.ReplayBuffer) -> list[int]:
+    """Return the numbers of a store's steps, whose pictures are compared."""
+    batch = buffer.at(buffer.steps())
+    assert (batch["obs"].numpy() == FRAMES[batch["action"].numpy()]).all()
+    found: list[int] = batch["action"].tolist()
+    return found
+
+
 @pytest.mark.parametrize("kind", ["nothing", "everything", "random", "data only", "metadata only"])
 def test_a_store_of_pictures_goes_on_after_a_power_loss(kind: Kind, tmp_path: Path) -> None:
-    frames = np.random.default_rng(0).integers(0, 256, (120, 40, 40), np.uint8)
-    columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
-
-    def add(buffer: db.ReplayBuffer, first: int, n: int) -> None:
-        for t in range(first, first + n):
-            buffer.add(frames[t], t, 1.0, frames[t + 1], False, False)
-
-    def use(path: Path) -> db.ReplayBuffer:
-        buffer = db.ReplayBuffer(path, columns=columns, segment_rows=16, threads=1)
-        add(buffer, 0, 21)
-        buffer.flush()
-        add(buffer, 21, 40)  # more than the tail holds
-        return buffer
-
-    lose_power(tmp_path / "before", use, tmp_path / "after", kind)
+    lose_power(tmp_path / "before", flush_pictures_and_go_on, tmp_path / "after", kind)
     for n, numbers in enumerate(([*range(21)], [*range(21), *range(65, 75)])):
         for mode in ("r", "a"):
             with boot(2), db.ReplayBuffer(tmp_path / "after" / "store", mode=mode, threads=1) as buffer:
-                assert actions(buffer) == numbers
-                batch = buffer.at(buffer.steps())
-                assert (batch["obs"].numpy() == frames[batch["action"].numpy()]).all()
+                assert pictures_of(buffer) == numbers
                 if mode == "a":
-                    add(buffer, 65 + 20 * n, 10)
+                    add_pictures(buffer, 65 + 20 * n, 10)
                     assert buffer.check(progress=False).ok
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_damaged_copy_of_the_tail_is_told_and_repaired(is_closed: bool, is_gone: bool, tmp_path: Path) -> None:
+    path = tmp_path / "after" / "store"
+    if is_closed:
+        with boot(1):
+            flush_pictures_and_go_on(path).close()
+    else:
+        lose_power(tmp_path / "before", flush_pictures_and_go_on, tmp_path / "after", "everything")
+    (copied,) = path.glob("_segments/length/tail.*")
+    data = bytearray(copied.read_bytes())
+    data[40] ^= 1
+    everything = [*range(61)] if is_closed else [*range(21)]
+    copied.unlink()
+    if not is_gone:
+        copied.write_bytes(data)
+    with boot(2):
+        if is_closed:  # all is in the columns
+            with db.ReplayBuffer(path, mode="r", threads=1) as buffer:
+                assert pictures_of(buffer) == everything
+        with pytest.raises(db.CorruptionError, match="copy of the tail that the last flush made, is damaged"):
+            db.ReplayBuffer(path, mode="a", threads=1)
+        assert copied.name in [problem.path.name for problem in db.check(path, progress=False).problems]
+        assert db.check(path, repair=True, progress=False).repaired
+        assert db.check(path, progress=False).ok
+        with db.ReplayBuffer(path, threads=1) as buffer:
+            assert pictures_of(buffer) == everything  # from the tail, or a shard that was written since

@@ -146,7 +146,8 @@ def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(tmp
     with world.open(path, segment_rows=32) as buffer:
         Feeder(world, buffer).add(100)
         steps = buffer.steps()
-    names = ("zarr.json", "_segments/length/group.json", "_segments/length/state.json")
+    tails = [str(file.relative_to(path)) for file in path.glob("_segments/length/tail.*")]
+    names = ("zarr.json", "_segments/length/group.json", "_segments/length/state.json", *tails)
     before = {name: (path / name).read_bytes() for name in names}
     with db.ReplayBuffer(path) as buffer:
         buffer.columns.write("value", steps, np.ones(len(steps), np.float32))
@@ -192,27 +193,6 @@ def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(tmp_path: Path, monk
             assert world.check(copy) == len(buffer)
         with db.ReplayBuffer(tmp_path / "copy", mode="r") as copy:
             assert world.check(copy) == len(buffer)
-
-
-def test_flushed_rows_keep_their_place_in_the_tail_until_their_shard_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, synced = Experience(1, 500, (40, 40)), list[str]()
-    sync = Files.sync
-
-    def noted(self: Files, name: str) -> None:
-        synced.append(name)
-        sync(self, name)
-
-    monkeypatch.setattr(Files, "sync", noted)
-    with world.open(tmp_path / "store", segment_rows=1024) as buffer:
-        feed = Feeder(world, buffer)
-        feed.add(50)
-        buffer.flush()
-        shard = next(name for name in synced if name.startswith("obs/c."))
-        synced.clear()
-        feed.add(600)  # more than the tail holds
-        assert synced.count(shard) == 1
 
 
 # The group's attributes, and files

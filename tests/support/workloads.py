@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -108,6 +109,7 @@ class Workload:
     name: str
     n_envs: int = 1
     segment_rows: int = 8
+    chunk_rows: int | None = None
     capacity: int | None = None
     wide: bool = False  # a second packed column, which belongs to steps
     views: bool = False  # a second packed column, which belongs to observations
@@ -136,6 +138,7 @@ class Workload:
             n_envs=self.n_envs,
             autoreset="disabled",
             segment_rows=self.segment_rows,
+            chunk_rows=self.chunk_rows,
             threads=1,
             seed=0,
             mode=mode,
@@ -168,7 +171,7 @@ class Workload:
         return found
 
 
-USUAL = {"add": 12.0, "extend": 2.0, "flush": 1.0, "flush_while_adding": 0.8, "seal": 0.5, "reopen": 0.4}
+USUAL = {"add": 12.0, "extend": 2.0, "flush": 0.6, "flush_by_itself": 0.6, "flush_while_adding": 0.8, "seal": 0.5, "reopen": 0.4}
 DERIVED = {"write": 4.0, "tag": 2.0, "map": 0.5}
 FAULTY = {"add": 12.0, "extend": 3.0, "flush": 3.0, "seal": 1.0, "write": 2.0, "tag": 1.0}
 WORKLOADS = (
@@ -178,6 +181,7 @@ WORKLOADS = (
     Workload("evict", capacity=30, weights=USUAL | {"extend": 4.0, "flush": 3.0}, calls=80),
     Workload("derived", capacity=60, weights=USUAL | DERIVED),
     Workload("grow", n_envs=2, weights=USUAL | {"extend": 8.0, "flush": 3.0}, calls=40),
+    Workload("long segments", n_envs=2, segment_rows=128, chunk_rows=1, weights=USUAL | {"extend": 8.0, "flush": 3.0}, calls=40),
     Workload("wide", wide=True, segment_rows=16, capacity=60, weights=USUAL | {"extend": 4.0}),
     Workload("sealed", capacity=100, weights=USUAL | {"extend": 5.0, "seal": 4.0, "flush": 0.2}, calls=50),
     Workload("reopen", n_envs=2, capacity=60, weights=USUAL | DERIVED | {"reopen": 3.0}),
@@ -337,7 +341,7 @@ class Driver:
             self._take_stock()
         if flushes:
             self._flushed = copy.deepcopy(self._now if flushes is True else flushes)
-            self._synced = self._flushed.heads
+            self._synced = self._now.heads.copy()  # what was added between two streams may be brought to the disk, too
         self._note(name)
 
     def _attempt(self, name: str, call: Callable[[], Any]) -> None:
@@ -464,15 +468,22 @@ class Driver:
     def _flush(self) -> None:
         self._call("flush", self._buffer.flush, flushes=True)
 
+    def _flush_by_itself(self) -> None:
+        self._call("flush by itself", lambda: self._buffer._closing.sync(only_new=True), flushes=True)
+
     def _flush_while_adding(self) -> None:
-        """Flush, and add some steps while it syncs one of its first files: those before are promised, these are not."""
+        """Flush, and add some steps between streams, or while it syncs one of its first files: only those before are promised."""
         real, left, before = Files.sync, int(self._rng.integers(1, 12)), copy.deepcopy(self._now)
         thread = threading.current_thread()
+        by_itself = bool(self._rng.random() < 0.5)
+
+        def pause(_: float) -> None:
+            if self._rng.random() < 0.3:
+                self._add()
 
         def sync(self_: Files, name: str) -> None:
             nonlocal left
-            store = self._buffer._store
-            is_free = not (store.lock._is_owned() or store.durability._noting.locked())  # type: ignore[attr-defined]
+            is_free = not self._buffer._store.lock._is_owned()  # type: ignore[attr-defined]
             left -= threading.current_thread() is thread and is_free
             if left == 0:
                 left = -1
@@ -481,10 +492,12 @@ class Driver:
             real(self_, name)
 
         setattr(Files, "sync", sync)  # noqa: B010
-        try:
-            self._call("flush while adding", self._buffer.flush, flushes=before)
-        finally:
-            setattr(Files, "sync", real)  # noqa: B010
+        with mock.patch.multiple("diskbuffer.recording.flush", _AT_ONCE=1, time=SimpleNamespace(sleep=pause)):
+            try:
+                flush = partial(self._buffer._closing.sync, only_new=True) if by_itself else self._buffer.flush
+                self._call("flush while adding", flush, flushes=before)
+            finally:
+                setattr(Files, "sync", real)  # noqa: B010
 
     def _seal(self) -> None:
         self._call("seal", lambda: self._buffer.flush(recompress=True), flushes=True)

@@ -217,7 +217,7 @@ class Writer:
         self._account.last[1] = 0
 
     def _open(self) -> None:
-        self.buffer = self._world.open(self._path, self._capacity, **self._options)
+        self.buffer = self._world.open(self._path, self._capacity, **{"flush_every": 0.05} | self._options)
         self.feeder = Feeder(self._world, self.buffer)
         self._batches = iter(self.buffer.loader(16, threads=2))
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native.arrays import address_of
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.checksums import OBS, STEP, Summed, covered, row_checksums
-from diskbuffer.store.format.encoding import encode_chunks
+from diskbuffer.store.format.encoding import encode_rows
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.segments.shard import write_live
@@ -101,17 +100,13 @@ def _summed(kept: dict[int, Bytes], rows: Bytes) -> Summed:
 def _write_shard(store: Store, segment: Inspected, path: str, rows: Bytes, kept: dict[int, Bytes]) -> None:
     """Write a live shard of the rows' complete chunks, some of which are kept; the others go into the tail."""
     layout = store.layout
-    chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
-    full = _packed_chunks(layout, segment, path)
-    chunks, entry = [], np.zeros((1, 2), np.int64)
+    chunk_rows, full, chunks = layout.chunk_rows(path), _packed_chunks(layout, segment, path), []
     for chunk in range(full):
         if chunk in kept:
             chunks.append(kept[chunk].copy())
             continue
-        raw = np.ascontiguousarray(rows[chunk * chunk_rows : (chunk + 1) * chunk_rows])
-        out = np.empty(codec.bound(chunk_bytes), np.uint8)
-        size = encode_chunks(layout.schema[path], address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)
-        chunks.append(out[:size])
+        raw = rows[chunk * chunk_rows : (chunk + 1) * chunk_rows]
+        chunks.append(encode_rows(layout.schema[path], chunk_rows, raw)[0])
     # synced: some were in the tail alone
     write_live(store.files, layout, path, segment.slot, (segment.stream, segment.first), chunks)
     tail, newest = store.tail(path)[segment.stream], segment.first + segment.length - 1

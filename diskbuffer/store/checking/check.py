@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.store import directory
@@ -26,6 +28,7 @@ from diskbuffer.store.recovery import going_back, resume_writing
 from diskbuffer.store.store import Kept, Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock, is_held
+from diskbuffer.store.writing.writer import Writer
 
 
 def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = True) -> Report:
@@ -109,7 +112,7 @@ def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector,
 
 
 def _close_repaired(opened: Opened) -> None:
-    """Sync what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
+    """Sync what was repaired to the disk, and note that the store is closed."""
     store = opened.store
     if opened.last_shutdown is LastShutdown.POWER_LOSS:
         going_back.go_back(store, store.segments())
@@ -117,12 +120,18 @@ def _close_repaired(opened: Opened) -> None:
         for slots, lengths in store.segments():
             if len(slots):  # what was newer may be gone
                 resume_writing.make_writable(store, slots, int(lengths[-1]))
-    for slots, _ in store.segments():
-        for slot in slots.tolist():
-            if not store.verification.is_sealed(slot):
-                store.durability.sync_slot(slot)
+    layout, heads, segments = store.layout, store.heads(), [slots for slots, _ in store.segments()]
+    writer = Writer(store, heads, segments)
+    try:
+        writer.publish(heads)
+        tail = store.copy_tail(writer.tail.unpacked(stream, head) for stream, head in enumerate(heads.tolist()))
+    finally:
+        writer.close()
+    every = np.concatenate(segments).tolist()
+    unsealed = [slot for slot in every if not store.verification.is_sealed(slot)]
+    store.files.sync_all(layout.data_file(path, slot) for slot in unsealed for path in layout.schema)
     store.find_free()
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
-    store.sync(store.heads(), store.durability.written_files())
+    store.sync(heads, store.durability.written_files(), tail)
     store.note_closed()
     store.begin_session()

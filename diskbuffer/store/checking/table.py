@@ -9,10 +9,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import CorruptionError
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.checking.blank_rows import make_blank
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector, Finder, Finding
 from diskbuffer.store.checking.lost_rows import Identity, find_rows
+from diskbuffer.store.checking.lost_tail import save_tail
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
@@ -20,6 +22,7 @@ from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import going_back
 from diskbuffer.store.recovery.visible_rows import stays, visible_rows
 from diskbuffer.store.store import Kept
+from diskbuffer.store.tail_copy import StoredTail
 
 Int64 = npt.NDArray[np.int64]
 Rows = tuple[Identity, int]  # of a slot: whose they are, and how many
@@ -54,6 +57,7 @@ class TableFinder:
         if self._opened.live:
             return (yield from self._find_lasting_gaps())
         lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
+        yield from self._find_damaged_tail(lost_power)
         if not lost_power or self._missing_rows():
             yield from self._find_lost_entries()
         return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
@@ -63,6 +67,22 @@ class TableFinder:
         visible = visible_rows(self._store, damaged=True)
         yield Finding(fix=partial(going_back.drop_other_rows, self._store, visible))
         return visible
+
+    def _find_damaged_tail(self, lost_power: bool) -> Finder[None]:
+        """Have the rows that the last flush copied of the tail be looked at, where they count."""
+        store, tail = self._store, self._store.durability.tail
+        if self._opened.last_shutdown is LastShutdown.KILLED or tail is None:
+            return
+        visible = visible_rows(store, damaged=True)
+        try:
+            if store.writable:
+                going_back.put_back_tail(store, visible, lost_power=lost_power)
+            elif lost_power:
+                going_back.show_tail(store, visible)
+            else:
+                StoredTail(store.files, self._layout, tail)
+        except CorruptionError as error:
+            yield Finding((Problem(store.root / tail.name, str(error)),), partial(save_tail, store, visible))
 
     # Entries
 

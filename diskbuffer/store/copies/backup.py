@@ -23,6 +23,7 @@ from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.table import NEVER, SegmentTable
 from diskbuffer.store.system.files import Files, Map
+from diskbuffer.store.tail_copy import StoredTail
 from diskbuffer.store.verification import file_checksum
 
 Int64 = npt.NDArray[np.int64]
@@ -85,6 +86,7 @@ class _Backup:
         for path in layout.packed:
             name = directory.tail_file(layout, path)
             files.copy(self._source, name, name, reserve=True)
+        self._copy_what_was_flushed()
         held = [self._hold_stream(table, slots) for slots in segments]
         for slot in range(self._slots):
             table.set_length(slot, 0)
@@ -106,6 +108,15 @@ class _Backup:
             return table, table.by_stream()
         except CorruptionError as error:  # torn; or damaged, and so it is every time
             raise EvictedError(str(error)) from error
+
+    def _copy_what_was_flushed(self) -> None:
+        """Copy what the last flush copied of the tail."""
+        if self._state is not None and (tail := self._state.tail) is not None:
+            try:
+                self._files.copy(self._source, tail.name, tail.name, reserve=False)
+                StoredTail(self._files, self._layout, tail)
+            except (FileNotFoundError, CorruptionError) as error:
+                raise EvictedError(f"{self._source.root}: it was flushed while it was copied") from error
 
     def _write(self, name: str, values: npt.NDArray[np.uint8]) -> None:
         fd = self._files.create(name, values.nbytes, reserve=True)

@@ -210,6 +210,9 @@ def finish(files: Files) -> None:
     now, _ = directory.read_metadata(files)
     _refuse_links(files, [*zarr_metadata.nodes(now, slots), *zarr_metadata.nodes(layout, slots)])
     directory.refuse_links(mark, layout, slots)
+    state = State.read(mark, layout.salt)
+    if state is None:
+        raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
     table = SegmentTable(mark, layout, writable=False)
     table.grow(slots)
     _remove_columns(files, now, layout, slots)
@@ -218,15 +221,13 @@ def finish(files: Files) -> None:
     _remove_data(files, mark, layout)
     reserved, sparse = _link_data(files, mark, layout, table)
     reserved += [*table.names(), *(directory.tail_file(layout, path) for path in layout.packed)]
+    reserved += [] if state.tail is None else [state.tail.name]
     for name in [*reserved, *sparse]:
         files.copy(mark, name, f"{name}.new.tmp", reserve=name not in sparse)
     files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])
     for name in [*reserved, *sparse]:
         files.rename(f"{name}.new.tmp", name)
     directory.write_group(files, layout, slots)
-    state = State.read(mark, layout.salt)
-    if state is None:
-        raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
     state.note(files)
     files.sync_all([*zarr_metadata.nodes(layout, slots), "."])
     Origin(origin.identifier).note(files)

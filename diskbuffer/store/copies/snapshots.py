@@ -31,8 +31,8 @@ from diskbuffer.store.segments.shard import LiveShard
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.tail_copy import Unpacked, copy_tail
 from diskbuffer.store.verification import file_checksum
-from diskbuffer.store.writing.tail import publish
 from diskbuffer.store.writing.writer import Writer
 
 Int64 = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ class _Held:
     heads: Int64
     live: npt.NDArray[np.bool_]  # of slots, whether they have rows
     table: dict[str, Any]  # files
-    tail: list[tuple[str, int, int, Bytes]]  # column, stream, position of the first row, rows
+    tail: list[Unpacked]
     pieces: dict[str, tuple[int, bool, list[tuple[int, Bytes]]]]  # files: size, whether to reserve it, (offset, bytes)
 
 
@@ -182,7 +182,8 @@ class _Copy:
             if live[slot]:
                 mapped = store.maps.get(path, slot)
                 pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, mapped.array(np.uint8, (mapped.size,)).copy())]
-        return _Held(layout, table.slots, heads, live, table.contents(), list(self._writer.tail.unpacked(heads)), pieces)
+        tail = [part for stream, head in enumerate(heads.tolist()) for part in self._writer.tail.unpacked(stream, head)]
+        return _Held(layout, table.slots, heads, live, table.contents(), [part for part in tail if len(part.rows)], pieces)
 
     # Afterwards
 
@@ -197,13 +198,17 @@ class _Copy:
         for name, (size, reserve, parts) in held.pieces.items():
             look()
             self._write(name, size, reserve, parts)
-        self._write_tail(held)
+        for path in layout.packed:
+            self._write(
+                directory.tail_file(layout, path), layout.streams * layout.tail_rows * layout.schema[path].row_bytes, True, []
+            )
+        tail = copy_tail(files, layout, 0, [held.tail])
         table = SegmentTable(files, layout, writable=True)
         table.grow(held.slots)
         self._note_checksums_of_derived(held, table)
         self._publish(held, table)
         files.sync_all(sorted(self._copied))
-        State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist()), salt=layout.salt).note(files)
+        State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist()), salt=layout.salt, tail=tail).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
         files.sync_all([*zarr_metadata.nodes(layout, held.slots), "."])
@@ -217,16 +222,6 @@ class _Copy:
         finally:
             self._files.close(fd)
         self._copied.add(name)
-
-    def _write_tail(self, held: _Held) -> None:
-        layout = held.layout
-        for path in layout.packed:
-            row_bytes, parts = layout.schema[path].row_bytes, []
-            for column, stream, first, rows in held.tail:
-                if column == path:
-                    places = stream * layout.tail_rows + np.arange(first, first + len(rows)) % layout.tail_rows
-                    parts += [(int(place) * row_bytes, row) for place, row in zip(places, rows, strict=True)]
-            self._write(directory.tail_file(layout, path), layout.streams * layout.tail_rows * row_bytes, True, parts)
 
     def _note_checksums_of_derived(self, held: _Held, table: SegmentTable) -> None:
         """Note the checksums of columns' files that may be written to in the original."""
@@ -245,4 +240,4 @@ class _Copy:
             begin = first // layout.segment_rows * layout.segment_rows
             slot = int(np.flatnonzero(held.live & (stream_of == stream) & (first_of == begin))[0])
             shard = LiveShard(self._files, layout, path, slot, (stream, begin), create=False)
-            publish(layout, path, shard, first - begin, rows)
+            shard.publish(rows, first - begin)

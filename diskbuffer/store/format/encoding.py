@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native import codec as native
+from diskbuffer.native.arrays import address_of
 from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.codec import NONE, Method
@@ -31,6 +32,19 @@ def encode_chunks(
     if size < 0:
         raise RuntimeError("c-blosc failed to compress a chunk")
     return size
+
+
+def encode_rows(column: Column, chunk_rows: int, rows: Bytes, *, exact: bool = False) -> tuple[Bytes, Int64]:
+    """Return the chunks of some rows, (n, row_bytes), one after the other, and (offset, size) of each.
+
+    The last is filled up with zeros.
+    """
+    chunks, chunk_bytes = -(-len(rows) // chunk_rows), chunk_rows * column.row_bytes
+    filled = np.zeros((chunks * chunk_rows, column.row_bytes), np.uint8)
+    filled[: len(rows)] = rows
+    out, entries = np.empty(chunks * codec.bound(chunk_bytes), np.uint8), np.zeros((chunks, 2), np.int64)
+    size = encode_chunks(column, address_of(filled), 0, filled.nbytes, chunk_bytes, out, entries, exact=exact)
+    return out[:size], entries
 
 
 class Recoder:

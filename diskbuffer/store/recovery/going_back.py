@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.recovery.resume_writing import file_size, make_writable, writable_rows
-from diskbuffer.store.segments.mapped import InMemory
-from diskbuffer.store.segments.shard import EMPTY, LiveShard, decode_chunk, index_of
+from diskbuffer.store.segments.shard import LiveShard, with_rows
 from diskbuffer.store.segments.table import NEVER, UNCHECKED
 from diskbuffer.store.store import Kept, Store
-from diskbuffer.store.system.files import Map
+from diskbuffer.store.tail_copy import StoredTail, Unpacked
+
+Bytes = npt.NDArray[np.uint8]
 
 
 def go_back(store: Store, visible: Kept) -> None:
@@ -22,7 +24,6 @@ def go_back(store: Store, visible: Kept) -> None:
     for slots, lengths in visible:
         if len(slots):
             make_writable(store, slots, int(lengths[-1]), over=True)
-            _forget_unsynced_chunks(store, int(slots[-1]), int(lengths[-1]))
     heads = store.heads(visible).tolist()
     begins = tuple(min(begin, head + 1) for begin, head in zip(store.layout.begins, heads, strict=False))
     if begins != store.layout.begins:  # of steps that were cleared and are lost: others come in their place
@@ -86,36 +87,42 @@ def _keep_derived(store: Store, path: str, slot: int) -> None:
             store.table.set_checksum(path, slot, UNCHECKED)
 
 
-# The newest row's chunk is in the tail alone when rows are synced. It may have been packed since: then its entry may be on the
-# disk, and its bytes not. In the tail its rows' places are not used again before the shard is synced.
+# Rows that the last flush copied of the tail come from there, whatever the shards, and the tail, have of them by now.
 
 
-def _forget_unsynced_chunks(store: Store, slot: int, length: int) -> None:
-    layout, rows = store.layout, store.table.identity(slot)
-    for path in layout.packed:
-        shard = LiveShard(store.files, layout, path, slot, rows, create=False)
-        chunk = (length - 1) // layout.chunk_rows(path)
-        shard.forget(chunk + _is_whole(store, path, shard.map, chunk))
+def put_back_tail(store: Store, visible: Kept, *, lost_power: bool) -> None:
+    """Put the rows that the last flush copied of the tail back there; after a power loss, shards have them no longer."""
+    parts = _copied(store)
+    for path, stream, first, rows in parts:
+        store.tail(path)[stream, np.arange(first, first + len(rows)) % store.layout.tail_rows] = rows
+    for slot, path, chunk, _ in _shards_behind(store, visible, parts) if lost_power else ():
+        LiveShard(store.files, store.layout, path, slot, store.table.identity(slot), create=False).forget(chunk)
 
 
-def hide_unsynced_chunks(store: Store, visible: Kept) -> None:
-    """Have a reader, which cannot change anything, find the newest rows in the tail where their chunks are not on the disk."""
-    layout = store.layout
-    for slots, lengths in visible:
-        slot, length = (int(slots[-1]), int(lengths[-1])) if len(slots) else (0, 0)
-        for path in layout.packed if length and not store.verification.is_sealed(slot) else ():
-            mapped = store.files.map(layout.data_file(path, slot), -1, writable=False)
-            chunk = (length - 1) // layout.chunk_rows(path)
-            if not _is_whole(store, path, mapped, chunk):
-                copied = InMemory(mapped.array(np.uint8, (mapped.size,)).copy())
-                index_of(copied, layout.chunks(path))[chunk:] = EMPTY
-                store.maps.hold(path, slot, copied)
+def show_tail(store: Store, visible: Kept) -> None:
+    """Have a reader, which cannot change anything, find those rows in shards, in memory."""
+    for slot, path, chunk, rows in _shards_behind(store, visible, _copied(store)):
+        shard = store.files.map(store.layout.data_file(path, slot), -1, writable=False)
+        store.show(path, slot, with_rows(store.layout, path, shard, chunk, rows))
 
 
-def _is_whole(store: Store, path: str, shard: Map, chunk: int) -> bool:
-    """Return whether a chunk of a live shard is there, all of it."""
-    layout, entries = store.layout, index_of(shard, store.layout.chunks(path))
-    with contextlib.suppress(CorruptionError):
-        decode_chunk(shard, entries, chunk, layout.schema[path], layout.chunk_rows(path))
-        return True
-    return False
+def _copied(store: Store) -> list[Unpacked]:
+    state, layout = store.durability.state, store.layout
+    if state is None or state.tail is None:
+        return []
+    copied = StoredTail(store.files, layout, state.tail)
+    return [part for stream in range(layout.streams) for part in copied.of(stream)]
+
+
+def _shards_behind(store: Store, visible: Kept, parts: list[Unpacked]) -> Iterator[tuple[int, str, int, Bytes]]:
+    """Yield live shards to which copied rows belong: slot, column, the first chunk of these, and the rows from there on."""
+    size = store.layout.segment_rows
+    for path, stream, first, rows in parts:
+        for slot in visible[stream][0][::-1].tolist():
+            _, begin = store.table.identity(slot)
+            if begin + size <= first:
+                break
+            is_live = file_size(store, path, slot) == store.layout.live_bytes(path)  # else sealing has synced it
+            if is_live and not store.verification.is_sealed(slot):
+                chunk = max(0, first - begin) // store.layout.chunk_rows(path)
+                yield slot, path, chunk, rows[max(0, begin - first) : begin + size - first]

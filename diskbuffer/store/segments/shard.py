@@ -18,7 +18,9 @@ from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import fold
 from diskbuffer.store.format.chunks import decode_entry
+from diskbuffer.store.format.encoding import encode_rows
 from diskbuffer.store.format.layout import ENTRY_BYTES, IDENTITY_BYTES, SPARE_CHUNKS, Layout
+from diskbuffer.store.segments.mapped import InMemory
 from diskbuffer.store.system.files import Files, Map
 
 Int64 = npt.NDArray[np.int64]
@@ -34,9 +36,9 @@ class LiveShard:
 
     def __init__(self, files: Files, layout: Layout, path: str, slot: int, rows: tuple[int, int], *, create: bool) -> None:
         self._files = files
-        self._bound = codec.bound(layout.chunk_bytes(path))
+        self._column, self._chunk_rows = layout.schema[path], layout.chunk_rows(path)
         self._index_at = layout.live_bytes(path) - layout.index_bytes(path)
-        self._spare_at = self._index_at - IDENTITY_BYTES - SPARE_CHUNKS * self._bound
+        self._spare_at = self._index_at - IDENTITY_BYTES - SPARE_CHUNKS * codec.bound(layout.chunk_bytes(path))
         self.name = layout.data_file(path, slot)
         if create:
             temporary = f"{self.name}.new.tmp"  # or a reader of the whole array could see a file without its index
@@ -83,10 +85,14 @@ class LiveShard:
         self._write((data, self._end), (entries, self._index_at + first * ENTRY_BYTES))
         self._end += len(data)
 
-    def publish(self, chunk: int, data: npt.NDArray[np.uint8]) -> None:
-        """Put an incomplete chunk into the spare room, so that a closed store can be read without knowing of the tail."""
-        entry = np.array([[self._spare_at, len(data)]], np.int64)
-        self._write((data, self._spare_at), (entry, self._index_at + chunk * ENTRY_BYTES))
+    def publish(self, rows: npt.NDArray[np.uint8], offset: int) -> None:
+        """Put rows of an incomplete chunk, (n, row_bytes), from row `offset` of the segment on, into the spare room.
+
+        So a closed store can be read without knowing of the tail.
+        """
+        data, entry = encode_rows(self._column, self._chunk_rows, rows, exact=True)
+        entry[:, 0] = self._spare_at
+        self._write((data, self._spare_at), (entry, self._index_at + offset // self._chunk_rows * ENTRY_BYTES))
 
     def forget(self, first: int) -> None:
         """Empty the entries of chunk `first` and all after it."""
@@ -116,6 +122,20 @@ def index_of(shard: Map, chunks: int) -> Int64:
     if shard.size < size:
         raise CorruptionError(f"a shard of {shard.size} bytes is too short for its index of {size}")
     return shard.array(np.uint8, (shard.size,))[shard.size - size :].view(np.int64).reshape(chunks, 2)
+
+
+def with_rows(layout: Layout, path: str, shard: Map, first: int, rows: npt.NDArray[np.uint8]) -> InMemory:
+    """Return a live shard without its holes, in memory, with rows, (n, row_bytes), as chunk `first` and those that follow."""
+    data, encoded = encode_rows(layout.schema[path], layout.chunk_rows(path), rows, exact=True)
+    entries = np.full((layout.chunks(path), 2), EMPTY, np.int64)
+    kept = entries[:first] = index_of(shard, len(entries))[:first]
+    end = int(kept[(kept >= 0).all(axis=1)].sum(axis=1).max(initial=0))
+    entries[first : first + len(encoded)] = encoded + [end, 0]
+    contents = np.zeros(-(-(end + len(data)) // ENTRY_BYTES) * ENTRY_BYTES, np.uint8)  # keeps the entries aligned
+    held = shard.array(np.uint8, (shard.size,))[: min(end, shard.size)]
+    contents[: len(held)], contents[end : end + len(data)] = held, data
+    behind = np.concatenate([identity_of(shard, len(entries)), entries.ravel()])
+    return InMemory(np.concatenate([contents, behind.view(np.uint8)]))
 
 
 def write_live(

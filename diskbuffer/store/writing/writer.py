@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.schema.schema import CHECKSUM
-from diskbuffer.store.directory import tail_file
-from diskbuffer.store.format.checksums import OBS, covered, row_checksums, settle_row
+from diskbuffer.store.format.checksums import settle_row
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.open_segments import OpenSegments
 from diskbuffer.store.writing.packer import Packer
-from diskbuffer.store.writing.tail import Tail, publish
+from diskbuffer.store.writing.tail import Tail
 
 Int64 = npt.NDArray[np.int64]
 
@@ -52,17 +49,10 @@ class Writer:
         try:
             for stream in range(layout.streams):
                 self._reopen(stream, int(heads[stream]), slots[stream])
-            self._pack_and_sync(heads)
-            self.release(self.guard(heads))
+            self._complete_packed(heads)
         except BaseException:
             self.close()
             raise
-
-    def _pack_and_sync(self, heads: Int64) -> None:
-        """Leave in the tail alone what is one incomplete chunk of each stream: what is guarded lies in one file then."""
-        self.pack(heads)
-        for slot in self.segments.slots():
-            self._store.durability.sync_slot(slot, self._layout.packed)
 
     # Opening
 
@@ -75,9 +65,6 @@ class Writer:
             if ordinal < first + len(slots) - 1 and (self._store.verification.is_sealed(slot) or self._is_compact(slot)):
                 continue
             self.segments.reopen(stream, ordinal, slot)
-        changed = [self.tail.unpack(path, stream, head) for path in self._layout.packed]
-        if any(changed):
-            self._checksum_picture(stream, head)
         for path in self._layout.packed:
             self.tail.restore(path, stream, head)
         self._set_limit(stream)
@@ -86,23 +73,6 @@ class Writer:
         """Return whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
         files, layout = self._store.files, self._layout
         return any(files.stat(layout.data_file(p, slot)).st_size != layout.live_bytes(p) for p in layout.packed)
-
-    def _checksum_picture(self, stream: int, head: int) -> None:
-        """Write the checksum of the newest row's observation anew: its picture is one that has lost something.
-
-        Until a shard has forgotten that picture, either checksum passes: that of what was given, which the shard has, or this.
-        """
-        layout, rows, at = self._layout, dict[str, npt.NDArray[Any]](), head % self._layout.segment_rows
-        for path in covered(layout.schema, OBS):
-            if path in layout.chunks_of:
-                rows[path] = self.tail.row(path, stream, head)[None]
-            else:
-                rows[path] = self.segments.flat(path, stream, head)[at : at + 1]
-        for path in layout.lossy:
-            self._store.files.sync(tail_file(layout, path))
-        word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, OBS)
-        self.segments.flat(CHECKSUM, stream, head)[at, OBS] = word[0]
-        self._store.files.sync(layout.data_file(CHECKSUM, self.segments.at(stream, head).slot))
 
     # Room
 
@@ -181,29 +151,16 @@ class Writer:
         for stream in np.flatnonzero(self.segments.first_ends <= until).tolist():  # a few, of many environments
             self.completed += self.segments.drop_before(stream, int(until[stream]))
 
-    def guard(self, heads: Int64) -> dict[str, Int64]:
-        """Guard rows that are in the tail only, before they are synced; return what `release` needs."""
-        packed = self.tail.guard(heads)
-        self._set_all_limits()
-        return packed
-
-    def release(self, packed: dict[str, Int64]) -> None:
-        """Guard rows no longer that had been packed when `guard` returned this: all that it saw was synced."""
-        self.tail.release(packed)
-        self._set_all_limits()
-
-    def _set_all_limits(self) -> None:
-        for stream in range(self._layout.streams):
-            self._set_limit(stream)
-
     # Closing
 
     def publish(self, heads: Int64) -> None:
         """Write incomplete chunks to their shards, filled up with zeros, for readers that do not know of the tail."""
         self.pack(heads)
-        for path, stream, first, rows in self.tail.unpacked(heads):
-            segment = self.segments.at(stream, first)
-            publish(self._layout, path, segment.shards[path], first - segment.first_row, rows)
+        for stream, head in enumerate(heads.tolist()):
+            for path, _, first, rows in self.tail.unpacked(stream, head):
+                if len(rows):
+                    segment = self.segments.at(stream, first)
+                    segment.shards[path].publish(rows, first - segment.first_row)
 
     def close(self) -> None:
         """Stop the threads. Segments made ahead that no row came into are removed."""
