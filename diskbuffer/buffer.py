@@ -381,10 +381,11 @@ class ReplayBuffer:
     def clear(self) -> None:
         """Drop every step, for good, and keep all else: columns, capacity, metadata, marks.
 
-        For on-policy use, after each rollout. All steps or none, also where a kill or a power loss comes in between. Episodes
-        that run are cut off, and their next step starts another; ids of steps go on counting. Takes some milliseconds, as it
-        brings the store's description to the disk. Batches that you have stay as they are. A loader that runs draws anew what was
-        drawn ahead, and raises an EmptyBufferError as long as there is nothing.
+        For on-policy use, after each rollout. All steps or none, also where a kill comes in between; a power loss undoes what was
+        cleared since the last `flush`, with all that was added. Episodes that run are cut off, and their next step starts
+        another; ids of steps go on counting. Nothing is synced: the disk's space is given back by the next flush, which comes at
+        once where 256 MB of it, or half of what is free, wait for that. Batches that you have stay as they are. A loader that
+        runs draws anew what was drawn ahead, and raises an EmptyBufferError as long as there is nothing.
 
         Raises
         ------
@@ -396,6 +397,7 @@ class ReplayBuffer:
         self._access.must_write("clear()")
         with self._closing.copying, self._store.lock, Uninterrupted():
             self._access.recorder().clear()
+        self._access.log().flush.sync_if_much_waits()
 
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, for good; what is too old for a smaller one is dropped at once.

@@ -113,8 +113,8 @@ class Reader:
         An episode of T steps has T + 1 rows, the last of which is its final observation. The newest position is one less than the
         oldest where a stream has none.
         """
-        index, layout = self._of.index, self._of.store.layout
-        oldest = np.maximum(index.table[:, LOW], np.asarray(layout.begins or [0] * len(index.table), np.int64))
+        index = self._of.index
+        oldest = np.maximum(index.table[:, LOW], index.begins)
         return oldest, np.maximum(index.table[:, HEAD], oldest - 1)
 
     def usage(self) -> StoreUsage:

@@ -17,6 +17,7 @@ from diskbuffer.store.format.checksums import STEP, covered
 from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
+from diskbuffer.store.segments import cleared
 from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
@@ -33,6 +34,9 @@ def used_bytes(root: Path) -> dict[str, Bools]:
     state = State.read(store.files, store.layout.salt)
     if state is not None and state.clean and state.tail is not None:
         used[state.tail.name][:] = True
+    used[cleared.NAME][16 * store.layout.streams :][:8] = True
+    if store.begins.any():
+        used[cleared.NAME][:] = True
     slots = [slots.tolist() for slots in store.table.by_stream()]
     for slot in range(store.table.slots):
         _mark_entry(store, used, slot)

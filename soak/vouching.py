@@ -19,6 +19,7 @@ from diskbuffer.store.format.zarr_metadata import encode_json
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
+from diskbuffer.store.segments.cleared import Cleared
 from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files
@@ -70,6 +71,8 @@ class _Voucher:
         self._small = all(layout.segment_rows * column.row_bytes <= _LARGEST for column in layout.schema.columns.values())
 
     def vouch(self) -> None:
+        with contextlib.suppress(Exception):
+            self._cleared()
         was_sealed = self._table.column("sealed") != 0
         for slot in np.flatnonzero(self._table.column("length"))[:64].tolist():
             steps: tuple[Callable[[int], None], ...] = (self._shards, self._rows, self._derived, self._notes)
@@ -77,6 +80,11 @@ class _Voucher:
                 with contextlib.suppress(Exception):
                     step(slot)
             self._table.set_length(slot, self._table.length(slot), no_reset=self._table.no_reset(slot))
+
+    def _cleared(self) -> None:
+        cleared = Cleared(self._files, self._layout, writable=True)
+        times = int(cleared._words[2, 0]) >> 32 & 0x7FFFFFFF
+        cleared._words[2, 0] = times and cleared._word(times, cleared._words[times & 1])
 
     def _shards(self, slot: int) -> None:
         for path in self._layout.packed:

@@ -47,13 +47,13 @@ class MultiWriterIndex(Index):
         if before is None:
             self.table = np.zeros((streams, FIELDS), np.int64)
             self._starts, self._slots, self._prefixes = ([_NOTHING] * streams for _ in range(3))
-            self._begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
+            self.begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
             self._of: dict[int, _Known] = {}
             self._clear(slice(None))
         else:
             self.table = before.table.copy()
             self._starts, self._slots, self._prefixes = before._starts.copy(), before._slots.copy(), before._prefixes.copy()
-            self._begins, self._steps_offset = before._begins.copy(), before._steps_offset.copy()
+            self.begins, self._steps_offset = before.begins.copy(), before._steps_offset.copy()
             self._of = before._of.copy()
         for part in parts:
             self._take(part)
@@ -69,7 +69,7 @@ class MultiWriterIndex(Index):
         self.table[mine, [STARTS, SLOTS, PREFIX_PLACES]] = _NOTHING.address
         for logs in (self._starts, self._slots, self._prefixes):
             logs[mine] = [_NOTHING] * len(logs[mine])
-        self._begins[mine] = self._steps_offset[mine] = 0
+        self.begins[mine] = self._steps_offset[mine] = 0
 
     def _take(self, part: IndexPart) -> None:
         known = self._of.pop(part.store, None)
@@ -83,7 +83,7 @@ class MultiWriterIndex(Index):
         self.table[mine], self.table[mine, STORE], self.table[mine, STORE_STREAM] = of.table, part.store, np.arange(n)
         # As they are now: the store's own index goes on, while this one may have to stay as it is.
         self._starts[mine], self._prefixes[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._prefixes))
-        self._begins[mine], self._steps_offset[mine] = of._begins, of._steps_offset
+        self.begins[mine], self._steps_offset[mine] = of.begins, of._steps_offset
         slots = [GrowingArray(part.slots[of.slots(stream)]) for stream in range(n)]
         self._slots[mine] = slots
         self.table[mine, SLOTS] = [each.address for each in slots]

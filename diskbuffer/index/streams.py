@@ -65,7 +65,7 @@ class Streams:
         self._slots = [GrowingArray() for _ in range(streams)]
         self._prefixes = [GrowingArray() for _ in range(streams)]
         self.dropped = 0  # segments, ever
-        self._begins = np.zeros(streams, np.int64)
+        self.begins = np.zeros(streams, np.int64)
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
         for stream in range(streams):
             self._note(stream)
@@ -140,10 +140,11 @@ class Streams:
         self._raise_floor(stream)
         return slot
 
-    def begin_at(self, stream: int, position: int) -> None:
-        """Exclude rows before a position: it is an episode's first, or after the newest row, which is an episode's last."""
-        if position > self._begins[stream]:
-            self._begins[stream] = position
+    def begin_at(self, positions: Int64) -> None:
+        """Exclude rows before a position of each stream, (streams,): those of whole episodes; all of what there is at most."""
+        positions = np.minimum(positions, self.table[:, HEAD] + 1)
+        for stream in np.flatnonzero(positions > self.begins).tolist():
+            self.begins[stream] = positions[stream]
             self.dropped += 1  # batches that were drawn before may have steps that are gone
             self._raise_floor(stream)
 
@@ -161,7 +162,7 @@ class Streams:
         first = int(np.searchsorted(started, whole))  # the first episode that is there whole
         if first < len(started):
             floor = min(floor, int(started[first]))
-        floor = max(floor, int(self._begins[stream]))
+        floor = max(floor, int(self.begins[stream]))
         if len(started):
             gone = int(np.searchsorted(started, floor, side="right")) - 1
             if gone > 0:

@@ -121,8 +121,7 @@ class OneStore:
     def _indexed(self, store: Store) -> Streams:
         """Read which rows count."""
         index = read_index(store, (self._frame_stack or store.layout.frame_stack) - 1, Streams)
-        for stream, position in enumerate(store.layout.begins):
-            index.begin_at(stream, position)
+        index.begin_at(store.begins)
         return index
 
     def look(self) -> bool:
@@ -150,8 +149,8 @@ class OneStore:
         layout, table = self.store.layout, self.store.table
         numbers = self.index.table[:, _KNOWN].tobytes()
         tags = table.column(f"{CHECKSUMS}/{TAG}".removeprefix(f"{SEGMENTS}/")).tobytes() if TAG in layout.derived else b""
-        described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema), layout.begins)
-        return (numbers, tags, described, self.damage)
+        described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema))
+        return (numbers, self.index.begins.tobytes(), tags, described, self.damage)
 
     def writer(self) -> dict[str, Any] | None:
         """Return who writes to it."""

@@ -66,8 +66,7 @@ class IndexFollower:
             assert index is not None
             for growth in update if isinstance(update, list) else ():
                 index.grow(*growth)
-            for stream, position in enumerate(self._store.layout.begins):
-                index.begin_at(stream, position)
+            index.begin_at(self._store.begins)  # after the lengths, or what came after a clear would count beside what went
             self._index, self._history = index, self._store.following.history
         return index
 

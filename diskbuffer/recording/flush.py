@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,9 @@ import numpy.typing as npt
 from diskbuffer.errors import ClosedError
 from diskbuffer.index.index import Index
 from diskbuffer.runtime.signals import Interruptible
-from diskbuffer.store.store import Store
+from diskbuffer.store.store import Segment, Store
 from diskbuffer.store.system.files import one_sync_at_a_time
-from diskbuffer.store.tail_copy import Unpacked
+from diskbuffer.store.tail_copy import CopyNote, Unpacked
 from diskbuffer.store.writing.sealer import Sealer
 from diskbuffer.store.writing.writer import Writer
 
@@ -22,6 +23,7 @@ Int64 = npt.NDArray[np.int64]
 
 _AT_ONCE = 1024**2  # bytes of the tail that are copied while the store's lock is held, some 0.2 ms
 _OF_A_STREAM = 32 * 1024  # that take as long as what is done for a stream anyway
+_WAITING = 256 * 1024**2  # bytes of cleared rows that may wait for a flush
 _PAUSE = 0.2e-3  # seconds in which others, who wait for the lock, get it
 
 
@@ -35,7 +37,7 @@ class Flush:
         self._store, self._index, self._writer, self._sealer = store, index, writer, sealer
         self._one_at_a_time = threading.Lock()  # before the store's lock, never while that is held
         self._is_closing = False
-        self._heads: Int64 | None = None  # up to which rows were synced last
+        self._heads = np.zeros(0, np.int64)  # up to which rows were synced last
 
     def sync(self) -> None:
         """Sync what there is; a ClosedError where the store is being closed by another thread, or was."""
@@ -45,9 +47,21 @@ class Flush:
 
     def sync_what_is_new(self) -> None:
         """Sync, if steps were added since it was done last, or values written."""
-        if self._heads is None or self._store.durability.written or (self._heads != self._index.heads).any():
+        if self._store.durability.written or self._store.retired or not np.array_equal(self._heads, self._index.heads):
             with one_sync_at_a_time():
                 self.sync()
+
+    def sync_if_much_waits(self) -> None:
+        """Sync where much of the disk, or of what is free there, is given back by that; if it fails, give that back anyway."""
+        store, waiting = self._store, self._store.retired_bytes
+        if not waiting or store.holds_lock():  # as in a signal's handler
+            return
+        try:
+            if waiting > min(_WAITING, store.files.free_bytes() // 2):
+                self.sync()
+        except OSError:  # a full disk, above all: a power loss does not undo this clear then
+            with store.lock:
+                store.evict_flushed(list(store.retired))
 
     def refuse_closed(self) -> None:
         """Raise a ClosedError where `begin_closing` was called."""
@@ -68,11 +82,26 @@ class Flush:
         with store.lock:
             store.write_description_again()
             layout, written = store.layout, list(store.durability.written)  # a column may be removed meanwhile
-        tail = store.copy_tail(self._unpacked(heads, slots))
+        cleared, retired, tail = self._captured(heads, slots)
         slots.update(self._sealer.slots())
         store.files.sync_all(layout.data_file(path, slot) for slot in sorted(slots) for path in layout.schema.recorded)
-        store.sync(heads, [layout.data_file(path, slot) for path, slot in sorted(written)], tail)
+        store.sync(heads, cleared, [layout.data_file(path, slot) for path, slot in sorted(written)], tail)
+        with store.lock:
+            store.evict_flushed(retired)
         self._heads = heads
+
+    def _captured(self, heads: Int64, slots: set[int]) -> tuple[Int64, list[Segment], CopyNote | None]:
+        """Return what was cleared when rows were looked at: if that was done meanwhile, they are once more, in one go."""
+        store = self._store
+        for lock in (nullcontext(), store.lock):
+            with lock:
+                cleared = store.begins
+                tail = store.copy_tail(self._unpacked(heads, slots))
+                with store.lock:
+                    retired = list(store.retired)
+                    if (store.begins == cleared).all():
+                        break
+        return cleared, retired, tail
 
     def _unpacked(self, heads: Int64, slots: set[int]) -> Iterator[list[Unpacked]]:
         """Yield what is in the tail only, and note what belongs to it: the newest row of each stream, and open segments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -144,32 +145,34 @@ class StreamLog:
     def _drop_noted(self, stream: int) -> None:
         self.retention.forget(stream)
         self._evictable[stream] -= 1
-        self._drop_oldest(stream)
+        self._drop_oldest(stream, self._store.evict)
 
-    def _drop_oldest(self, stream: int) -> None:
+    def _drop_oldest(self, stream: int, evict: Callable[[int], None]) -> None:
         self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
         slot = self._index.drop_segment(stream)
         self.sealer.forget(slot)
-        self._store.evict(slot)
+        evict(slot)
 
     def clear(self) -> None:
         """Drop every step; the newest rows must be episodes' last. As a whole, or not at all."""
-        self.pack()
         self._store.begin_at(self._index.heads + 1)
         self._drop_cleared()
 
     def _drop_cleared(self) -> None:
         """Evict segments of which no row counts, and have none count that is left in the newest."""
-        for stream, begin in enumerate(self._store.layout.begins):
-            until = min(begin, int(self._index.heads[stream]))
+        begins = self._store.begins
+        for stream in np.flatnonzero(begins).tolist():
+            until = min(int(begins[stream]), int(self._index.heads[stream]))
             while (low := int(self._index.table[stream, LOW])) + self._rows <= until:
+                if self.writer.segments.has(stream, low + self._rows - 1):
+                    self.pack()
                 if self.writer.segments.has(stream, low + self._rows - 1):
                     break
                 if self._evictable[stream]:
                     self._evictable[stream] -= 1
                     self.retention.forget(stream)
-                self._drop_oldest(stream)
-            self._index.begin_at(stream, begin)
+                self._drop_oldest(stream, self._store.evict_when_flushed)
+        self._index.begin_at(begins)
 
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, and evict what is too old for it."""

@@ -16,6 +16,7 @@ from diskbuffer.store.building import Building, remove_left
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import CHECKSUMS, COPY, GROUP, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments import cleared
 from diskbuffer.store.segments.table import SegmentTable, table_file
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.json_files import MOST_BYTES, parse_json, read_json
@@ -86,6 +87,8 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
             files.sync(os.path.dirname(path) or ".")
             files.replace_contents(f"{path}/zarr.json", zarr_metadata.encode_json(metadata), sync=False)  # see `mend`
         SegmentTable(files, layout, writable=True).grow(slots, create=True)
+        files.replace(cleared.NAME, cleared.bytes_of(layout), b"")
+        files.sync(os.path.dirname(cleared.NAME))
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             files.close(files.create(tail_file(layout, path), size, reserve=True))

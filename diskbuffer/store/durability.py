@@ -12,6 +12,7 @@ import numpy.typing as npt
 from diskbuffer.store.description import Description
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments import cleared as cleared_words
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
@@ -45,16 +46,16 @@ class Durability:
     def begin(self, heads: Int64) -> None:
         """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
         self._heads = heads
-        self._note(clean=False, tail=self.tail)
+        self._note(clean=False, tail=self.tail, cleared=() if self.state is None else self.state.cleared)
 
     @property
     def tail(self) -> CopyNote | None:
         """The copy of the tail that the last flush made."""
         return None if self.state is None else self.state.tail
 
-    def _note(self, *, clean: bool, tail: CopyNote | None) -> None:
+    def _note(self, *, clean: bool, tail: CopyNote | None, cleared: tuple[int, ...]) -> None:
         heads, salt = tuple(self._heads.tolist()), self._description.layout.salt
-        self.state = State(self._files.boot_id(), clean, heads, salt, tail=tail).note(self._files)
+        self.state = State(self._files.boot_id(), clean, heads, salt, tail=tail, cleared=cleared).note(self._files)
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
@@ -65,12 +66,12 @@ class Durability:
         """Return the files of derived columns that were written to."""
         return [self._description.layout.data_file(path, slot) for path, slot in sorted(self.written)]
 
-    def sync(self, heads: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
+    def sync(self, heads: Int64, cleared: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
         """Sync what was written later, the names of all files and the table to the disk, in this order.
 
-        `heads` are the positions of the newest rows. Their segments are synced already, and `tail`, which has those that are
-        not there yet, or else the tail itself. `written` are files of derived columns, which may be written to again at any
-        time, as samplers keep them mapped.
+        `heads` are the positions of the newest rows, `cleared` those before which none counts, both of one moment. Their
+        segments are synced already, and `tail`, which has those rows that are not there yet. `written` are files of derived
+        columns, which may be written to again at any time, as samplers keep them mapped.
         """
         self.refuse_to_write_elsewhere()
         layout = self._description.layout
@@ -78,7 +79,7 @@ class Durability:
         self._files.sync_all(layout.schema.recorded)
         self.sync_names_of_derived()
         self.sync_table()
-        self._note_synced(heads, tail)
+        self._note_synced(heads, tuple(cleared.tolist()) if cleared.any() else (), tail)
 
     def sync_names_of_derived(self) -> None:
         """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.
@@ -94,13 +95,13 @@ class Durability:
         """Sync the table to the disk."""
         with self._lock:
             names = list(self._table.names())
-        self._files.sync_all(names)
+        self._files.sync_all([*names, cleared_words.NAME])
 
-    def _note_synced(self, heads: Int64, tail: CopyNote | None) -> None:
+    def _note_synced(self, heads: Int64, cleared: tuple[int, ...], tail: CopyNote | None) -> None:
         """Note, once all is on the disk that belongs to them, that each stream's rows up to `heads` are: a flush is done."""
         self.refuse_to_write_elsewhere()
         self._heads = heads
-        self._note(clean=False, tail=tail)
+        self._note(clean=False, tail=tail, cleared=cleared)
         with contextlib.suppress(OSError):  # the next flush does it
             remove_others(self._files, tail)
 
@@ -109,7 +110,7 @@ class Durability:
         for path, slot in sorted(self.written):
             self._table.set_checksum(path, slot, file_checksum(self._description.layout, path, maps.get(path, slot)))
         self.sync_table()
-        self._note(clean=True, tail=self.tail)
+        self._note(clean=True, tail=self.tail, cleared=() if self.state is None else self.state.cleared)
 
     def after_fork(self) -> None:
         """In the child: nothing is written there."""

@@ -108,10 +108,7 @@ class Following:
             )
 
     def unchanged(self, slots: Int64) -> bool:
-        """Return whether slots hold the rows that were seen in them, and nobody has opened the store for writing since.
-
-        Nor described it anew, as who clears it does: rows that came after that would count beside those that were cleared.
-        """
+        """Return whether slots hold the rows that were seen in them, and nobody has opened the store for writing since."""
         self._refuse_exchanged()
         if self._described is None or directory.raw_description(self._files.anew()) != self._described[0]:
             return False
@@ -173,6 +170,6 @@ class Following:
             if anew or more:
                 maps.take_columns(layout, anew=anew)
                 known = dataclasses.replace(known, schema=layout.schema)
-            changing = ("tags", "removals", "removed", "capacity", "begins")
+            changing = ("tags", "removals", "removed", "capacity")
             self._description.layout = dataclasses.replace(known, **{name: getattr(layout, name) for name in changing})
             return slots

@@ -48,7 +48,9 @@ class State:
     place : str
         What tells the store's directory from a copy of it; see `Files.place_id`.
     tail : CopyNote, optional
-        The copy of what was in the tail only of the rows up to `synced`. None where the tail itself was synced.
+        The copy of what was in the tail only of the rows up to `synced`. None where nothing was.
+    cleared : tuple of int
+        Of each stream, the position before which rows did not count then; none for nothing that was ever cleared.
     """
 
     boot: str
@@ -57,6 +59,7 @@ class State:
     salt: int
     place: str = ""
     tail: CopyNote | None = None
+    cleared: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, files: Files, salt: int) -> State | None:
@@ -65,7 +68,10 @@ class State:
             data = read_json(files, NAME)
             synced = tuple(int(n) for n in data["synced"])
             tail = None if data["tail"] is None else CopyNote(*map(int, data["tail"]))
-            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, str(data["place"]), tail)
+            cleared = tuple(int(n) for n in data["cleared"])
+            if len(cleared) not in (0, len(synced)) or not all(0 <= n < 2**62 for n in cleared):
+                return None
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, str(data["place"]), tail, cleared)
             return state if data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
@@ -96,7 +102,7 @@ class State:
         return LastShutdown.KILLED if is_here else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
-        contents = (self.boot, self.clean, self.synced, self.salt, self.place, *(self.tail or ()))
+        contents = (self.boot, self.clean, self.synced, self.salt, self.place, *(self.tail or ()), self.cleared)
         return int(google_crc32c.value(" ".join(map(str, contents)).encode()))
 
 

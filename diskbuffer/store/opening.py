@@ -17,7 +17,7 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.recovery import going_back, resume_writing
-from diskbuffer.store.recovery.visible_rows import visible_rows
+from diskbuffer.store.recovery.visible_rows import visible_from, visible_rows
 from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files, files_at
@@ -91,6 +91,9 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
     """Have the store be what is visible of that which the last writer left, and return how that ended."""
     last, synced = _how_it_was_left(store)
     visible = visible_rows(store)
+    begins = visible_from(store, visible)
+    if (begins != store.begins).any():
+        store.go_back_to(begins)
     if last is LastShutdown.POWER_LOSS:
         going_back.put_back_tail(store, visible, lost_power=True)
         going_back.go_back(store, visible)
@@ -151,7 +154,7 @@ def _recover_to_read(store: Store) -> None:
     last, _ = _how_it_was_left(store)
     visible = visible_rows(store)
     if last is LastShutdown.POWER_LOSS:
-        store.show_only(visible, cut_off=True)  # as the next writer has it
+        store.show_only(visible, visible_from(store, visible), cut_off=True)  # as the next writer has it
         going_back.show_tail(store, visible)
 
 

@@ -25,7 +25,7 @@ from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery import going_back
-from diskbuffer.store.recovery.visible_rows import visible_rows
+from diskbuffer.store.recovery.visible_rows import visible_from, visible_rows
 from diskbuffer.store.segments.mapped import InMemory
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import SMALL, Files, Map
@@ -84,7 +84,9 @@ def open_remains(path: Path) -> Store:
     store = open_store(_Remains(path, group), writable=False, recover=False)
     store.durability.state = State.read(store.files, store.layout.salt)
     kept = visible_rows(store, damaged=True)
-    store.show_only(kept, cut_off=False)
+    with contextlib.suppress(CorruptionError):
+        begins = visible_from(store, kept)
+    store.show_only(kept, begins, cut_off=False)
     for slots, lengths in kept:
         bad_after = False
         for slot, length in zip(slots[::-1].tolist(), lengths[::-1].tolist(), strict=True):

@@ -21,6 +21,7 @@ from diskbuffer.store.following import Following, WayBack
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments.cleared import Cleared
 from diskbuffer.store.segments.mapped import InMemory, Maps
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files, Map
@@ -31,6 +32,7 @@ from diskbuffer.store.verification import AMBIGUOUS, Verification, as_noted
 
 Int64 = npt.NDArray[np.int64]
 _MORE_SLOTS = 8  # at least, when a store grows: the metadata of all its arrays are written anew
+Segment = tuple[int, tuple[int, int]]  # a slot, and whose rows it has: the stream, and the position of the first
 Kept = list[tuple[Int64, Int64]]  # of each stream, slots in the order of its rows, and how many rows of each
 
 
@@ -44,6 +46,8 @@ class Store(Changeable):
     ----------
     free : list of int
         Slots that hold no rows, the one evicted longest ago first.
+    retired : list of (int, (int, int))
+        Segments that were cleared since the last flush: slots, and whose rows they have. See `evict_when_flushed`.
     kept : list of ((n,) int64, (n,) int64), optional
         For a reader of what a power loss left: what counts of it, as `segments` returns it.
     is_cut_off : bool
@@ -74,11 +78,14 @@ class Store(Changeable):
         self.following.look()
         self.verification.load()
         self.kept: Kept | None = None
+        self._cleared = Cleared(files, layout, writable=self.writable)
+        self._begins: Int64 | None = None  # that a reader is shown in their place
         self.is_cut_off = False
         self.shown: dict[tuple[str, int], InMemory] = {}
         self.free: list[int] = []
         self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
         self._evictions = 0
+        self.retired: list[Segment] = []
         self.find_free()
 
     @property
@@ -135,9 +142,9 @@ class Store(Changeable):
         self.following.forget()
         self.maps.retire_all()
 
-    def show_only(self, kept: Kept, *, cut_off: bool) -> None:
+    def show_only(self, kept: Kept, begins: Int64, *, cut_off: bool) -> None:
         """Show a reader what counts of what a power loss left, and whether that cuts off the newest episodes."""
-        self.kept, self.is_cut_off, self.maps.lenient = kept, cut_off, True
+        self.kept, self._begins, self.is_cut_off, self.maps.lenient = kept, begins, cut_off, True
 
     def show(self, path: str, slot: int, shard: InMemory) -> None:
         """Show a reader other contents of a shard than the file's."""
@@ -145,7 +152,7 @@ class Store(Changeable):
         self.maps.hold(path, slot, shard)
 
     def _go_by_the_table(self) -> None:
-        self.kept, self.is_cut_off, self.maps.lenient, self.shown = None, False, False, {}
+        self.kept, self._begins, self.is_cut_off, self.maps.lenient, self.shown = None, None, False, False, {}
         self.verification.forget_replaced_flags()
         for slot in range(self.table.slots):
             self.maps.retire(slot)
@@ -192,8 +199,34 @@ class Store(Changeable):
         self.table.allot(slot, stream, first_row)
         return self.free.pop(0)
 
+    def evict_when_flushed(self, slot: int) -> None:
+        """Give a segment's disk space back once the disk knows that it was cleared: a power loss before undoes that."""
+        self.maps.retire(slot)
+        self.retired.append((slot, self.table.identity(slot)))
+
+    def evict_flushed(self, retired: Iterable[Segment]) -> None:
+        """Give the disk space of such segments back, those that were not evicted since; the lock must be held."""
+        for segment in retired:
+            if segment in self.retired:
+                self.retired.remove(segment)
+                self._evict(segment[0])
+
+    @property
+    def retired_bytes(self) -> int:
+        """Bytes of rows, uncompressed, that wait for that."""
+        schema = self.layout.schema
+        return len(self.retired) * self.layout.segment_rows * sum(schema[path].row_bytes for path in schema.recorded)
+
     def evict(self, slot: int) -> None:
-        """Give a segment's disk space back. Whoever reads it now reads on, through the maps that it has."""
+        """Give a segment's disk space back, and that of those of its stream that were cleared before it.
+
+        Whoever reads them now reads on, through the maps that there are.
+        """
+        stream, first_row = self.table.identity(slot)
+        self.evict_flushed([segment for segment in self.retired if segment[1][0] == stream and segment[1][1] < first_row])
+        self._evict(slot)
+
+    def _evict(self, slot: int) -> None:
         self.table.set_length(slot, 0)
         self.maps.retire(slot)
         self._evictions += 1
@@ -207,10 +240,10 @@ class Store(Changeable):
         with self._freeing():
             self.durability.sync_table()
 
-    def sync(self, heads: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
+    def sync(self, heads: Int64, cleared: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
         """Sync all that belongs to rows up to `heads`, and note that; see `Durability.sync`."""
         with self._freeing():
-            self.durability.sync(heads, written, tail)
+            self.durability.sync(heads, cleared, written, tail)
 
     def copy_tail(self, parts: Iterable[Iterable[Unpacked]]) -> CopyNote | None:
         """Copy what is in the tail only, for `sync`; see `diskbuffer.store.tail_copy`."""
@@ -249,19 +282,31 @@ class Store(Changeable):
         """Describe the store as it is, where an attempt to change that failed."""
         self.description.write_again(self.table.slots)
 
+    @property
+    def begins(self) -> Int64:
+        """The position before which rows of each stream do not count, as they were cleared, (streams,)."""
+        return self._cleared.positions() if self._begins is None else self._begins
+
+    @property
+    def cleared_place(self) -> tuple[int, Int64]:
+        """Where the word lies that is another one after each clear: address, and a view."""
+        return self._cleared.place
+
     def begin_at(self, positions: Int64) -> None:
         """Exclude, for good, rows before a position, (streams,): steps are cleared."""
         with self.writing():
-            begins = tuple(np.maximum(positions, self.layout.begins or 0).tolist())
-            self.description.change(self.table.slots, begins=begins)
+            self._cleared.set(np.maximum(positions, self.begins))
+
+    def go_back_to(self, begins: Int64) -> None:
+        """Have rows before a position not count, (streams,), and those after it, whatever was cleared later."""
+        self._cleared.set(begins)
 
     def resize(self, capacity: int | None, lows: Int64) -> None:
         """Change the capacity, for good. `lows` are the positions of the oldest rows that there are, (streams,)."""
         with self.writing():
-            begins = self.layout.begins
             if capacity is None:  # or what was evicted would be missed
-                begins = tuple(np.maximum(lows, begins or 0).tolist())
-            self.description.change(self.table.slots, capacity=capacity, begins=begins)
+                self.begin_at(lows)
+            self.description.change(self.table.slots, capacity=capacity)
 
     def add_tag(self, tag: str) -> int:
         """Return the number of a tag, from 1 on; of a new one the next."""
@@ -384,6 +429,7 @@ class Store(Changeable):
             self.maps.close(self.tails.values())
             self.table.close()
             self.tails = {}
+            self._cleared.close()
 
     def disk_bytes(self) -> int:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""

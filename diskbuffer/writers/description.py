@@ -254,7 +254,7 @@ def _make(files: Files, layout: Layout) -> None:
     with files.alone(LOCK):
         if not has_writers(files):
             recorded = Schema(dict(layout.schema.recorded.columns))
-            common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, salt=0, begins=(), tags=())
+            common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, salt=0, tags=())
             describe(files, Description(common))
 
 

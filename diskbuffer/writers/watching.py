@@ -49,7 +49,7 @@ class Watched:
 
     def __init__(self, store: Store) -> None:
         self._store, self._held = store, list[Any]()
-        self._slots, self._table = store.table.slots, store.table.places("length", "sealed")
+        self._slots, self._table = store.table.slots, [*store.table.places("length", "sealed"), store.cleared_place]
         self._seen = [(address, np.copy(words)) for address, words in self._table]
 
     def finished(self, index: Index) -> Int64 | None:

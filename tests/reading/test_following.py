@@ -46,7 +46,7 @@ def told(index: Streams) -> list[Any]:
         lists = [index.slots(stream), index.starts(stream), prefixes]
         found.append([values.tolist() for values in lists])
         found.append([index.first_step(stream), index.added_to(stream)])
-    return [*found, index._steps_offset.tolist(), index._begins.tolist()]
+    return [*found, index._steps_offset.tolist(), index.begins.tolist()]
 
 
 def read_anew(reader: db.ReplayBuffer) -> Index:
@@ -54,8 +54,7 @@ def read_anew(reader: db.ReplayBuffer) -> Index:
     store = reader._store
     with store.lock:
         index = read_index(store, reader.frame_stack - 1, Index)
-        for stream, position in enumerate(store.layout.begins):
-            index.begin_at(stream, position)
+        index.begin_at(store.begins)
     return index
 
 

@@ -168,7 +168,6 @@ def told(buffer: db.ReplayBuffer) -> tuple[Any, ...]:
 
 
 CHANGES: dict[str, Callable[[db.ReplayBuffer], object]] = {
-    "clear": lambda buffer: buffer.clear(),
     "resize": lambda buffer: buffer.resize(8),
     "remove": lambda buffer: buffer.columns.remove("value"),
     "tag": lambda buffer: buffer.episodes[buffer.episodes.ending != "running"].set_tag("bad"),

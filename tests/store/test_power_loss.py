@@ -139,6 +139,34 @@ def test_steps_that_were_cleared_and_lost_make_room_for_others(tmp_path: Path) -
         assert buffer.check(progress=False).ok
 
 
+@pytest.mark.parametrize("kind", ["nothing", "everything", "random", "data only"])
+@pytest.mark.parametrize("capacity", [None, 60])
+def test_a_clear_since_the_last_flush_is_undone_with_all_that_came_later(
+    capacity: int | None, kind: Kind, tmp_path: Path
+) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path, capacity)
+        extend(buffer, 0, 30)
+        buffer.clear()
+        extend(buffer, 100, 40)
+        buffer.flush()
+        for first in (200, 300):
+            buffer.clear()
+            extend(buffer, first, 25)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", kind)
+    for mode in ("r", "a", "a"):
+        with boot(2), opened(tmp_path / "after" / "store", capacity, mode=mode) as buffer:
+            assert actions(buffer) == list(range(100, 140))
+            assert mode == "r" or buffer.check(progress=False).ok
+    with boot(2), opened(tmp_path / "after" / "store", capacity) as buffer:
+        buffer.clear()
+        extend(buffer, 400, 10)
+    with boot(3), opened(tmp_path / "after" / "store", capacity) as buffer:  # closed in between
+        assert actions(buffer) == list(range(400, 410))
+
+
 @pytest.mark.parametrize("kind", ["metadata only", "everything", "nothing"])
 def test_a_learners_values_are_those_of_the_steps_that_are_there(kind: Kind, tmp_path: Path) -> None:
     def use(path: Path) -> db.ReplayBuffer:

@@ -291,7 +291,7 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path) -> None:
         world.check(buffer)
     table = zarr.open_group(str(path), mode="r")["_segments"]
     assert isinstance(table, zarr.Group)
-    assert "checksum" in set(table.keys()) <= {*TABLE, "checksum"}  # and marks are hidden
+    assert "checksum" in set(table.keys()) <= {*TABLE, "checksum", "cleared"}  # and marks are hidden
     assert is_well(path)
     path.rename(tmp_path / "moved")
     with db.ReplayBuffer(tmp_path / "moved", mark="step-10.0", mode="r") as reader:

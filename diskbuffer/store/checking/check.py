@@ -25,6 +25,7 @@ from diskbuffer.store.checking.table import TableFinder
 from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery import going_back, resume_writing
+from diskbuffer.store.recovery.visible_rows import visible_from
 from diskbuffer.store.store import Kept, Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock, is_held
@@ -114,6 +115,7 @@ def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector,
 def _close_repaired(opened: Opened) -> None:
     """Sync what was repaired to the disk, and note that the store is closed."""
     store = opened.store
+    store.go_back_to(visible_from(store, store.segments()))
     if opened.last_shutdown is LastShutdown.POWER_LOSS:
         going_back.go_back(store, store.segments())
     else:
@@ -132,6 +134,6 @@ def _close_repaired(opened: Opened) -> None:
     store.files.sync_all(layout.data_file(path, slot) for slot in unsealed for path in layout.schema)
     store.find_free()
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
-    store.sync(heads, store.durability.written_files(), tail)
+    store.sync(heads, store.begins, store.durability.written_files(), tail)
     store.note_closed()
     store.begin_session()

@@ -17,6 +17,7 @@ from diskbuffer.store.copies import marks
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments import cleared
 from diskbuffer.store.segments.table import table_files
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
@@ -146,6 +147,7 @@ def find_links(root: Path, known: Collection[Path] = ()) -> Finder[None]:
 def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
     """Return files that are missing or of the wrong size, so that no store can be opened: their size, and what is wrong."""
     files, sizes, damaged = Files(root), table_files(layout, slots), {}
+    sizes[cleared.NAME] = cleared.bytes_of(layout)
     for path in layout.packed:
         sizes[directory.tail_file(layout, path)] = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
     for name, size in sizes.items():

@@ -21,6 +21,7 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import going_back
 from diskbuffer.store.recovery.visible_rows import stays, visible_rows
+from diskbuffer.store.segments import cleared
 from diskbuffer.store.store import Kept
 from diskbuffer.store.tail_copy import StoredTail
 
@@ -57,6 +58,7 @@ class TableFinder:
         if self._opened.live:
             return (yield from self._find_lasting_gaps())
         lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
+        yield from self._find_damaged_clears(lost_power)
         yield from self._find_damaged_tail(lost_power)
         if not lost_power or self._missing_rows():
             yield from self._find_lost_entries()
@@ -67,6 +69,14 @@ class TableFinder:
         visible = visible_rows(self._store, damaged=True)
         yield Finding(fix=partial(going_back.drop_other_rows, self._store, visible))
         return visible
+
+    def _find_damaged_clears(self, lost_power: bool) -> Finder[None]:
+        """Find out whether it is known which steps were cleared; after a power loss another note tells."""
+        try:
+            self._store.begins  # noqa: B018
+        except CorruptionError as error:
+            fix = partial(self._store.go_back_to, np.zeros(self._layout.streams, np.int64))
+            yield Finding(() if lost_power else (Problem(self._store.root / cleared.NAME, str(error)),), fix)
 
     def _find_damaged_tail(self, lost_power: bool) -> Finder[None]:
         """Have the rows that the last flush copied of the tail be looked at, where they count."""

@@ -21,6 +21,8 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import Origin
+from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import Cleared
 from diskbuffer.store.segments.table import NEVER, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.tail_copy import StoredTail
@@ -100,6 +102,8 @@ class _Backup:
         """Copy the table; return it, and the slots of each stream in the order of its rows."""
         for name, values in self._store.table.contents().items():
             self._write(name, values.view(np.uint8))
+        self._write(cleared.NAME, np.zeros(cleared.bytes_of(self._layout), np.uint8))
+        Cleared(self._files, self._layout, writable=True).set(self._store.begins)  # after the lengths
         if directory.read_metadata(self._source)[1] != self._slots:  # what is sealed in the copy may be newest there, and linked
             raise EvictedError(f"{self._source.root}: the segment table grew while it was copied")
         table = SegmentTable(self._files, self._layout, writable=True)
@@ -200,8 +204,6 @@ class _Backup:
         """Raise an EvictedError where steps or columns were taken away since this began, of which some may be in the copy."""
         self._store.following.refuse_another()
         now, _ = directory.read_metadata(self._source)
-        if now.begins != self._layout.begins:
-            raise EvictedError(f"{self._source.root}: its steps were cleared while it was copied")
         if now.removals != self._layout.removals:
             raise EvictedError(f"{self._source.root}: its columns were changed while it was copied")
 

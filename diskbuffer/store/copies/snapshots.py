@@ -27,6 +27,8 @@ from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.origin import Origin
+from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import Cleared
 from diskbuffer.store.segments.shard import LiveShard
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.store import Store
@@ -77,6 +79,7 @@ class _Held:
 
     layout: Layout
     slots: int
+    begins: Int64
     heads: Int64
     live: npt.NDArray[np.bool_]  # of slots, whether they have rows
     table: dict[str, Any]  # files
@@ -182,8 +185,9 @@ class _Copy:
             if live[slot]:
                 mapped = store.maps.get(path, slot)
                 pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, mapped.array(np.uint8, (mapped.size,)).copy())]
-        tail = [part for stream, head in enumerate(heads.tolist()) for part in self._writer.tail.unpacked(stream, head)]
-        return _Held(layout, table.slots, heads, live, table.contents(), [part for part in tail if len(part.rows)], pieces)
+        each = [part for stream, head in enumerate(heads.tolist()) for part in self._writer.tail.unpacked(stream, head)]
+        tail = [part for part in each if len(part.rows)]
+        return _Held(layout, table.slots, store.begins, heads, live, table.contents(), tail, pieces)
 
     # Afterwards
 
@@ -198,17 +202,19 @@ class _Copy:
         for name, (size, reserve, parts) in held.pieces.items():
             look()
             self._write(name, size, reserve, parts)
+        self._write(cleared.NAME, cleared.bytes_of(layout), True, [])
+        Cleared(files, layout, writable=True).set(held.begins)
         for path in layout.packed:
-            self._write(
-                directory.tail_file(layout, path), layout.streams * layout.tail_rows * layout.schema[path].row_bytes, True, []
-            )
+            size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
+            self._write(directory.tail_file(layout, path), size, True, [])
         tail = copy_tail(files, layout, 0, [held.tail])
         table = SegmentTable(files, layout, writable=True)
         table.grow(held.slots)
         self._note_checksums_of_derived(held, table)
         self._publish(held, table)
         files.sync_all(sorted(self._copied))
-        State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist()), salt=layout.salt, tail=tail).note(files)
+        synced, begins = tuple(held.heads.tolist()), tuple(held.begins.tolist())
+        State(files.boot_id(), clean=True, synced=synced, salt=layout.salt, tail=tail, cleared=begins).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
         files.sync_all([*zarr_metadata.nodes(layout, held.slots), "."])

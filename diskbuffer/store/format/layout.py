@@ -25,13 +25,13 @@ from diskbuffer.schema.schema import Schema, is_part
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.sizes import CHUNK_ROWS
 
-FORMAT = 4
+FORMAT = 5
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
 ATTRIBUTE = "diskbuffer"
 MULTI_WRITER = "diskbuffer_writers"  # in place of it, in the group above the stores of several writers
-SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
+SEGMENTS, TAIL, CHECKSUMS, CLEARED = "_segments", "_tail", "_segments/checksum", "_segments/cleared"
 GROUP = "zarr.json"
 COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
@@ -77,7 +77,6 @@ class Layout:
     environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells: `schema.environment`
     metadata: Mapping[str, Any] | None = None  # the user's own
     removed: tuple[str, ...] = ()  # columns whose files are to be removed, and may be there still
-    begins: tuple[int, ...] = ()  # by stream, the position before which rows do not count: steps were cleared; empty for none
 
     @property
     def n_envs(self) -> int:
@@ -166,7 +165,7 @@ class Layout:
             "tags": list(self.tags),
             "columns": self.schema.to_attributes(),
         }
-        optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed), "begins": list(self.begins)}
+        optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed)}
         optional |= {"environment": self.environment, "metadata": self.metadata}
         attributes |= {name: value for name, value in optional.items() if value or value == {}}
         return attributes | {"checksum": _checksum(attributes)}
@@ -211,7 +210,6 @@ class Layout:
                 environment=attributes.get("environment"),
                 metadata=attributes.get("metadata"),
                 removed=tuple(str(path) for path in attributes.get("removed", ())),
-                begins=tuple(int(n) for n in attributes.get("begins", ())),
             )
             sane = isinstance(slots, int) and 0 <= slots < 2**31 and layout._is_possible()
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SchemaError) as error:
@@ -244,8 +242,6 @@ class Layout:
             and 0 <= self.removals < 2**62
             and len(self.removed) < 2**16
             and all(is_part(path) and "/" not in path and len(path) <= 200 for path in self.removed)
-            and len(self.begins) in (0, self.streams)
-            and all(0 <= n < 2**62 for n in self.begins)
             and is_sane(self.environment)
             and is_sane(self.metadata)
             and not {path.split("/")[0] for path in self.schema} & {*self.removed}

@@ -8,7 +8,7 @@ from typing import Any
 
 from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.layout import ATTRIBUTE, CHECKSUMS, SEGMENTS, TABLE_SLOTS, TAIL, Layout
+from diskbuffer.store.format.layout import ATTRIBUTE, CHECKSUMS, CLEARED, SEGMENTS, TABLE_SLOTS, TAIL, Layout
 
 
 def nodes(layout: Layout, slots: int) -> dict[str, dict[str, Any]]:
@@ -25,6 +25,7 @@ def nodes(layout: Layout, slots: int) -> dict[str, dict[str, Any]]:
             metadata["/".join(name.split("/")[:n])] = group({})
         names = ("slot", "rows_and_check")[: 1 + len(shape)]
         metadata[name] = array((slots, *shape), (TABLE_SLOTS, *shape), dtype, names)
+    metadata[CLEARED] = array((3, layout.streams), (3, layout.streams), "int64", ("words", "stream"))
     if layout.packed:
         metadata[TAIL] = group({})
     for path in layout.packed:

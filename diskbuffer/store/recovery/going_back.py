@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,10 +23,6 @@ def go_back(store: Store, visible: Kept) -> None:
     for slots, lengths in visible:
         if len(slots):
             make_writable(store, slots, int(lengths[-1]), over=True)
-    heads = store.heads(visible).tolist()
-    begins = tuple(min(begin, head + 1) for begin, head in zip(store.layout.begins, heads, strict=False))
-    if begins != store.layout.begins:  # of steps that were cleared and are lost: others come in their place
-        store.description.replace(dataclasses.replace(store.layout, begins=begins), store.table.slots)
 
 
 def drop_other_rows(store: Store, visible: Kept) -> None:

@@ -27,8 +27,8 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     """
     last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
     if last is LastShutdown.POWER_LOSS:
-        segments = zip(_segments(store), synced, strict=True)
-        return [_of_last_flush(store, stream, found, head, damaged) for stream, (found, head) in enumerate(segments)]
+        some = [_uncleared(store, stream, segments) for stream, segments in enumerate(_segments(store))]
+        return [_of_last_flush(store, stream, some[stream], head, damaged) for stream, head in enumerate(synced)]
     if damaged:
         return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)]
     visible = store.segments()
@@ -38,10 +38,20 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     return visible
 
 
+def visible_from(store: Store, visible: Kept) -> Int64:
+    """Return the position from which on rows of each stream are visible, as others were cleared, (streams,)."""
+    state, heads = store.durability.state, store.heads(visible)
+    if how_it_was_left(state, store.files, store.layout.streams)[0] is LastShutdown.POWER_LOSS and state is not None:
+        cleared = np.array(state.cleared or [0] * len(heads), np.int64)
+    else:
+        cleared = store.begins
+    return np.minimum(cleared, heads + 1)  # of a copy made by a reader, rows may miss that were cleared
+
+
 def stays(store: Store, stream: int) -> bool:
     """Return whether nothing of a stream was ever evicted."""
-    layout = store.layout
-    return layout.capacity is None and not (layout.begins and layout.begins[stream])
+    state = store.durability.state
+    return store.layout.capacity is None and not (state is not None and state.cleared and state.cleared[stream])
 
 
 def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:
@@ -54,6 +64,13 @@ def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:
         if 0 <= stream < streams and first >= 0 and first % rows == 0 and length[slot] <= rows:
             found[stream][first // rows] = slot, int(length[slot])
     return found
+
+
+def _uncleared(store: Store, stream: int, segments: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Return those segments that are not cleared as a whole: of these, files may be gone."""
+    state, rows = store.durability.state, store.layout.segment_rows
+    begin = state.cleared[stream] if state is not None and state.cleared else 0
+    return {number: segment for number, segment in segments.items() if (number + 1) * rows > begin}
 
 
 def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tuple[Int64, Int64]:

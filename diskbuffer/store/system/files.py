@@ -482,6 +482,11 @@ class Files(Uncopied):
             return ""
         return f"inode:{status.st_ino} changed:{status.st_ctime_ns}"
 
+    def free_bytes(self) -> int:
+        """Return how much room there is on the file system."""
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
     def boot_id(self) -> str:
         """Return what identifies the time since this machine was started; "" where that is not known."""
         return boot_id()

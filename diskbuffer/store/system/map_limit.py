@@ -18,7 +18,7 @@ def files_of(layout: Layout, *, segments: int | None = None, stores: int = 1) ->
     """Return how many files are mapped of stores: with so many segments, or with as many as their capacity takes."""
     if segments is None:
         segments = 2 * layout.streams if layout.capacity is None else layout.first_slots()
-    table = len(layout.table()) * max(1, -(-segments // max(1, stores) // TABLE_SLOTS)) + len(layout.packed)
+    table = 1 + len(layout.table()) * max(1, -(-segments // max(1, stores) // TABLE_SLOTS)) + len(layout.packed)
     return segments * len(layout.schema) + stores * table
 
 

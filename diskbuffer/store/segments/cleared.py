@@ -1,0 +1,71 @@
+"""From which position on the rows of each stream count, as others were cleared: words that are mapped, so that no clear syncs.
+
+    int64 (3, streams): two rows of positions; in the first word of the last row, how often that was set, and a checksum
+
+An odd number of times: the second row holds. The other one is written, and then that word, by one aligned store: for all streams
+at once. After a power loss, what the last flush noted is put there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.layout import CLEARED, Layout
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.overlay import Layers
+
+Int64 = npt.NDArray[np.int64]
+
+NAME = f"{CLEARED}/c.0.0"
+_MOST = 2**62  # of positions
+_READS = 1000  # until no writer has set it in between
+
+
+class Cleared:
+    """Read and set the positions."""
+
+    def __init__(self, files: Files, layout: Layout, *, writable: bool) -> None:
+        self._where, self._salt = f"{files.root}/{NAME}", layout.salt
+        Layers(files).copy_up(NAME)
+        mapped = files.map(NAME, bytes_of(layout), writable=writable)
+        self._words: Int64 = mapped.array(np.int64, (3, layout.streams))  # which keeps it mapped
+
+    @property
+    def place(self) -> tuple[int, Int64]:
+        """Where the word lies that is another one each time: address, and a view."""
+        return int(self._words[2:].ctypes.data), self._words[2, :1]
+
+    def close(self) -> None:
+        """Unmap the file, but for what somebody has a view of; what was there can still be read."""
+        self._words = self._words.copy()
+
+    def positions(self) -> Int64:
+        """Return the position of each stream's first row that counts, (streams,); a CorruptionError where they are damaged."""
+        for _ in range(_READS):
+            word = int(self._words[2, 0])
+            row: Int64 = self._words[word >> 32 & 1].copy()
+            if word == int(self._words[2, 0]) and word == self._word(word >> 32, row):
+                return row
+            if word == 0 and int(self._words[2, 0]) == 0:  # nothing was ever cleared
+                return np.zeros_like(row)
+        raise CorruptionError(f"{self._where}: which steps were cleared is damaged; `diskbuffer check --repair` has none cleared")
+
+    def set(self, positions: Int64) -> None:
+        """Set the positions, all of them, or after a kill none."""
+        times = int(self._words[2, 0] >> 32) + 1 & 0x7FFFFFFF
+        self._words[times & 1] = positions
+        self._words[2, 0] = self._word(times, positions)
+
+    def _word(self, times: int, positions: Int64) -> int:
+        if (positions < 0).any() or (positions >= _MOST).any():
+            return -1
+        fields = np.array([self._salt, times], np.int64)
+        return times << 32 | codec.checksum(np.ascontiguousarray(positions), codec.checksum(fields))
+
+
+def bytes_of(layout: Layout) -> int:
+    """Return how large the file is."""
+    return 3 * 8 * layout.streams
