@@ -124,7 +124,7 @@ class Reader:
         for store, index in stores.values():
             slots = np.concatenate([index.slots(stream) for stream in range(len(index.table))])
             segments.append(store.table.sealed()[slots])
-            left.add(how_it_was_left(State.read(store.files, store.layout.salt), store.files, store.layout.streams)[0])
+            left.add(how_it_was_left(State.read(store.files, store.layout), store.files, store.layout.streams)[0])
         columns = {path: disk.pop(path, 0) for path in layout.schema}
         tail, table, alone = (disk.pop(name, 0) for name in (TAIL, SEGMENTS, marks.MARKS))
         return StoreUsage(

@@ -17,7 +17,7 @@ from diskbuffer.store.format.checksums import STEP, covered
 from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
@@ -31,12 +31,12 @@ def used_bytes(root: Path) -> dict[str, Bools]:
     store = open_store(root, writable=False, recover=False)
     files = [path for path in root.rglob("*") if path.is_file()]
     used = {str(path.relative_to(root)): np.full(path.stat().st_size, path.suffix == ".json") for path in files}
-    state = State.read(store.files, store.layout.salt)
+    state = State.read(store.files, store.layout)
     if state is not None and state.clean and state.tail is not None:
         used[state.tail.name][:] = True
-    used[cleared.NAME][16 * store.layout.streams :][:8] = True
+    used[CLEARED_FILE][16 * store.layout.streams :][:8] = True
     if store.begins.any():
-        used[cleared.NAME][:] = True
+        used[CLEARED_FILE][:] = True
     slots = [slots.tolist() for slots in store.table.by_stream()]
     for slot in range(store.table.slots):
         _mark_entry(store, used, slot)

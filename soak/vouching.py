@@ -19,6 +19,7 @@ from diskbuffer.store.format.zarr_metadata import encode_json
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
+from diskbuffer.store.segments import cleared as cleared_words
 from diskbuffer.store.segments.cleared import Cleared
 from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
@@ -41,12 +42,13 @@ def vouch(root: Path) -> None:
 
 def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
-    synced = tuple(int(n) for n in found["synced"])
+    synced, cleared = (tuple(int(n) for n in found[name]) for name in ("synced", "cleared"))
     tail = None
     if found["tail"] is not None:
         copied = file.with_name(f"tail.{found['tail'][0]}")
         found["tail"] = tail = CopyNote(found["tail"][0], google_crc32c.value(copied.read_bytes()) if copied.is_file() else 0)
-    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, str(found["place"]), tail)._checksum()
+    state = State(str(found["boot"]), bool(found["clean"]), synced, cleared, salt, str(found["place"]), tail)
+    found["checksum"] = state._checksum()
     replace(file, json.dumps(found).encode())
 
 
@@ -84,7 +86,7 @@ class _Voucher:
     def _cleared(self) -> None:
         cleared = Cleared(self._files, self._layout, writable=True)
         times = int(cleared._words[2, 0]) >> 32 & 0x7FFFFFFF
-        cleared._words[2, 0] = times and cleared._word(times, cleared._words[times & 1])
+        cleared._words[2, 0] = times and cleared_words._word(self._layout.salt, times, cleared._words[times & 1])
 
     def _shards(self, slot: int) -> None:
         for path in self._layout.packed:

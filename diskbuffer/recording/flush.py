@@ -37,7 +37,6 @@ class Flush:
         self._store, self._index, self._writer, self._sealer = store, index, writer, sealer
         self._one_at_a_time = threading.Lock()  # before the store's lock, never while that is held
         self._is_closing = False
-        self._heads = np.zeros(0, np.int64)  # up to which rows were synced last
 
     def sync(self) -> None:
         """Sync what there is; a ClosedError where the store is being closed by another thread, or was."""
@@ -46,8 +45,9 @@ class Flush:
             self._sync()
 
     def sync_what_is_new(self) -> None:
-        """Sync, if steps were added since it was done last, or values written."""
-        if self._store.durability.written or self._store.retired or not np.array_equal(self._heads, self._index.heads):
+        """Sync, if steps were added or cleared since it was done last, or values written."""
+        noted, now = self._store.durability.state, (tuple(self._index.heads.tolist()), tuple(self._store.begins.tolist()))
+        if self._store.durability.written or noted is None or (noted.synced, noted.cleared) != now:
             with one_sync_at_a_time():
                 self.sync()
 
@@ -60,8 +60,7 @@ class Flush:
             if waiting > min(_WAITING, store.files.free_bytes() // 2):
                 self.sync()
         except OSError:  # a full disk, above all: a power loss does not undo this clear then
-            with store.lock:
-                store.evict_flushed(list(store.retired))
+            self._give_back(list(store.retired))
 
     def refuse_closed(self) -> None:
         """Raise a ClosedError where `begin_closing` was called."""
@@ -81,14 +80,19 @@ class Flush:
         store, heads, slots = self._store, np.full(self._store.layout.streams, -1, np.int64), set[int]()
         with store.lock:
             store.write_description_again()
-            layout, written = store.layout, list(store.durability.written)  # a column may be removed meanwhile
         cleared, retired, tail = self._captured(heads, slots)
         slots.update(self._sealer.slots())
+        layout = store.layout
         store.files.sync_all(layout.data_file(path, slot) for slot in sorted(slots) for path in layout.schema.recorded)
-        store.sync(heads, cleared, [layout.data_file(path, slot) for path, slot in sorted(written)], tail)
-        with store.lock:
-            store.evict_flushed(retired)
-        self._heads = heads
+        store.sync(heads, cleared, tail)
+        self._give_back(retired)
+
+    def _give_back(self, retired: list[Segment]) -> None:
+        """Give the disk space of cleared segments back, which takes a dozen files to be removed for each."""
+        for segment in retired:
+            with self._store.lock:
+                self._store.evict_flushed(segment)
+            time.sleep(_PAUSE)
 
     def _captured(self, heads: Int64, slots: set[int]) -> tuple[Int64, list[Segment], CopyNote | None]:
         """Return what was cleared when rows were looked at: if that was done meanwhile, they are once more, in one go."""

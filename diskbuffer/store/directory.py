@@ -16,7 +16,7 @@ from diskbuffer.store.building import Building, remove_left
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import CHECKSUMS, COPY, GROUP, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
 from diskbuffer.store.last_writer import State
-from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE, bytes_of
 from diskbuffer.store.segments.table import SegmentTable, table_file
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.json_files import MOST_BYTES, parse_json, read_json
@@ -87,14 +87,14 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
             files.sync(os.path.dirname(path) or ".")
             files.replace_contents(f"{path}/zarr.json", zarr_metadata.encode_json(metadata), sync=False)  # see `mend`
         SegmentTable(files, layout, writable=True).grow(slots, create=True)
-        files.replace(cleared.NAME, cleared.bytes_of(layout), b"")
-        files.sync(os.path.dirname(cleared.NAME))
+        files.replace(CLEARED_FILE, bytes_of(layout), b"")
+        files.sync(os.path.dirname(CLEARED_FILE))
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             files.close(files.create(tail_file(layout, path), size, reserve=True))
             files.sync(tail_file(layout, path))
             files.sync(os.path.dirname(tail_file(layout, path)))
-        State(files.boot_id(), clean=True, synced=(-1,) * layout.streams, salt=layout.salt).note(files)
+        dataclasses.replace(State.nothing(layout), boot=files.boot_id(), clean=True).note(files)
         write_group(files, layout, slots)
         lock = WriterLock(files)
         try:
@@ -204,7 +204,7 @@ def differing_group(root: Path) -> str | None:
     copied, described = _read_copy(root), _described(Files(root), GROUP)
     if copied is None or copied[0].salt != described[0].salt:
         return "the copy from which it could be restored is damaged; repair makes another"
-    state = State.read(Files(root), described[0].salt)
+    state = State.read(Files(root), described[0])
     if copied[0].generation < described[0].generation and not (state is not None and state.clean):
         return None
     return f"it differs from its copy in {COPY}; the newer of them counts, and opening for writing, or repair, writes both anew"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from diskbuffer.store.description import Description
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
-from diskbuffer.store.segments import cleared as cleared_words
+from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
@@ -39,47 +40,44 @@ class Durability:
     ) -> None:
         self._files, self._description, self._table = files, description, table
         self._lock, self._writer_lock = lock, writer_lock
-        self._heads = np.full(description.layout.streams, -1, np.int64)  # up to which rows are on the disk
         self.state: State | None = None
         self.written: set[tuple[str, int]] = set()
 
     def begin(self, heads: Int64) -> None:
         """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
-        self._heads = heads
-        self._note(clean=False, tail=self.tail, cleared=() if self.state is None else self.state.cleared)
+        self._note(clean=False, synced=tuple(heads.tolist()))
 
     @property
     def tail(self) -> CopyNote | None:
         """The copy of the tail that the last flush made."""
         return None if self.state is None else self.state.tail
 
-    def _note(self, *, clean: bool, tail: CopyNote | None, cleared: tuple[int, ...]) -> None:
-        heads, salt = tuple(self._heads.tolist()), self._description.layout.salt
-        self.state = State(self._files.boot_id(), clean, heads, salt, tail=tail, cleared=cleared).note(self._files)
+    def _note(self, **changes: Any) -> None:
+        known = self.state or State.nothing(self._description.layout)
+        self.state = dataclasses.replace(known, boot=self._files.boot_id(), **changes).note(self._files)
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
         if self._writer_lock is not None:
             self._writer_lock.require_place()
 
-    def written_files(self) -> list[str]:
-        """Return the files of derived columns that were written to."""
-        return [self._description.layout.data_file(path, slot) for path, slot in sorted(self.written)]
-
-    def sync(self, heads: Int64, cleared: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
-        """Sync what was written later, the names of all files and the table to the disk, in this order.
+    def sync(self, heads: Int64, cleared: Int64, tail: CopyNote | None) -> None:
+        """Sync what was written later, the names of all files and the table to the disk, in this order; and note that.
 
         `heads` are the positions of the newest rows, `cleared` those before which none counts, both of one moment. Their
-        segments are synced already, and `tail`, which has those rows that are not there yet. `written` are files of derived
-        columns, which may be written to again at any time, as samplers keep them mapped.
+        segments are synced already, and `tail`, which has those rows that are not there yet.
         """
         self.refuse_to_write_elsewhere()
-        layout = self._description.layout
-        self._files.sync_all(written)
+        with self._lock:  # they may be written to again at any time, as samplers keep them mapped
+            layout, written = self._description.layout, list(self.written)
+        self._files.sync_all(layout.data_file(path, slot) for path, slot in sorted(written))
         self._files.sync_all(layout.schema.recorded)
         self.sync_names_of_derived()
         self.sync_table()
-        self._note_synced(heads, tuple(cleared.tolist()) if cleared.any() else (), tail)
+        self.refuse_to_write_elsewhere()
+        self._note(clean=False, synced=tuple(heads.tolist()), cleared=tuple(cleared.tolist()), tail=tail)
+        with contextlib.suppress(OSError):  # the next flush does it
+            remove_others(self._files, tail)
 
     def sync_names_of_derived(self) -> None:
         """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.
@@ -95,22 +93,15 @@ class Durability:
         """Sync the table to the disk."""
         with self._lock:
             names = list(self._table.names())
-        self._files.sync_all([*names, cleared_words.NAME])
-
-    def _note_synced(self, heads: Int64, cleared: tuple[int, ...], tail: CopyNote | None) -> None:
-        """Note, once all is on the disk that belongs to them, that each stream's rows up to `heads` are: a flush is done."""
-        self.refuse_to_write_elsewhere()
-        self._heads = heads
-        self._note(clean=False, tail=tail, cleared=cleared)
-        with contextlib.suppress(OSError):  # the next flush does it
-            remove_others(self._files, tail)
+        self._files.sync_all(names)
 
     def note_closed(self, maps: Maps) -> None:
         """Note that everything is on the disk, and has its checksums."""
         for path, slot in sorted(self.written):
             self._table.set_checksum(path, slot, file_checksum(self._description.layout, path, maps.get(path, slot)))
         self.sync_table()
-        self._note(clean=True, tail=self.tail, cleared=() if self.state is None else self.state.cleared)
+        self._files.sync(CLEARED_FILE)  # else the note tells what was cleared
+        self._note(clean=True)
 
     def after_fork(self) -> None:
         """In the child: nothing is written there."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.writer_lock import LOCK
@@ -43,36 +43,39 @@ class State:
         Whether the writer closed the store.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk then; -1 for none.
+    cleared : tuple of int
+        Of each stream, the position before which rows did not count then, as they were cleared.
     salt : int
         The store's number.
     place : str
         What tells the store's directory from a copy of it; see `Files.place_id`.
     tail : CopyNote, optional
         The copy of what was in the tail only of the rows up to `synced`. None where nothing was.
-    cleared : tuple of int
-        Of each stream, the position before which rows did not count then; none for nothing that was ever cleared.
     """
 
     boot: str
     clean: bool
     synced: tuple[int, ...]
+    cleared: tuple[int, ...]
     salt: int
     place: str = ""
     tail: CopyNote | None = None
-    cleared: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, files: Files, salt: int) -> State | None:
+    def nothing(cls, layout: Layout) -> State:
+        """Return that of a store without rows, which is open."""
+        return cls("", False, (-1,) * layout.streams, (0,) * layout.streams, layout.salt)
+
+    @classmethod
+    def read(cls, files: Files, layout: Layout) -> State | None:
         """Read it; None where it is missing, damaged, or another store's."""
         try:
             data = read_json(files, NAME)
-            synced = tuple(int(n) for n in data["synced"])
+            synced, cleared = (tuple(int(n) for n in data[name]) for name in ("synced", "cleared"))
             tail = None if data["tail"] is None else CopyNote(*map(int, data["tail"]))
-            cleared = tuple(int(n) for n in data["cleared"])
-            if len(cleared) not in (0, len(synced)) or not all(0 <= n < 2**62 for n in cleared):
-                return None
-            state = cls(str(data["boot"]), bool(data["clean"]), synced, salt, str(data["place"]), tail, cleared)
-            return state if data["checksum"] == state._checksum() else None
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, cleared, layout.salt, str(data["place"]), tail)
+            is_sane = len(synced) == len(cleared) == layout.streams and all(0 <= n < 2**62 for n in cleared)
+            return state if is_sane and data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
@@ -102,7 +105,7 @@ class State:
         return LastShutdown.KILLED if is_here else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
-        contents = (self.boot, self.clean, self.synced, self.salt, self.place, *(self.tail or ()), self.cleared)
+        contents = (self.boot, self.clean, self.synced, self.cleared, self.salt, self.place, *(self.tail or ()))
         return int(google_crc32c.value(" ".join(map(str, contents)).encode()))
 
 
@@ -111,6 +114,6 @@ def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[La
 
     Where the note is missing or damaged, that is no power loss's doing, as it is replaced at once: nothing else is excused then.
     """
-    if state is None or len(state.synced) != streams:
+    if state is None:
         return LastShutdown.KILLED, (-1,) * streams
     return state.last_shutdown(files), state.synced

@@ -92,7 +92,7 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
     last, synced = _how_it_was_left(store)
     visible = visible_rows(store)
     begins = visible_from(store, visible)
-    if (begins != store.begins).any():
+    if last is LastShutdown.POWER_LOSS or (begins != store.begins).any():  # where words may be torn
         store.go_back_to(begins)
     if last is LastShutdown.POWER_LOSS:
         going_back.put_back_tail(store, visible, lost_power=True)
@@ -114,7 +114,7 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
 
 
 def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
-    state = store.durability.state = State.read(store.files, store.layout.salt)
+    state = store.durability.state = State.read(store.files, store.layout)
     if state is not None and state.is_copied(store.files):
         raise CorruptionError(
             f"{store.root} was copied while a buffer wrote to it, so its files are of different moments. Take a snapshot instead:"
@@ -149,7 +149,7 @@ def _open_to_read(files: Files, recover: bool, removals: int) -> Store:
 def _recover_to_read(store: Store) -> None:
     """Show the rows that are visible, and change nothing; a writer that lives knows what it writes."""
     if _is_written_to(store):
-        store.durability.state = State.read(store.files, store.layout.salt)
+        store.durability.state = State.read(store.files, store.layout)
         return
     last, _ = _how_it_was_left(store)
     visible = visible_rows(store)
@@ -174,7 +174,7 @@ def _is_written_to(store: Store) -> bool:
     """Return whether there is a living writer; wait for one that is still looking at what the last has left, or is closing."""
     begun, files = time.monotonic(), store.files
     while (held := is_held(files)) is not False:
-        state = State.read(files, store.layout.salt)
+        state = State.read(files, store.layout)
         if held is None:
             if state is not None and state.clean:
                 return False

@@ -82,8 +82,9 @@ def open_remains(path: Path) -> Store:
     """Open a damaged store to look at what is left of it; a CorruptionError where not even that can be read."""
     group = GROUP if directory.damaged_group(path) is None else COPY
     store = open_store(_Remains(path, group), writable=False, recover=False)
-    store.durability.state = State.read(store.files, store.layout.salt)
+    store.durability.state = State.read(store.files, store.layout)
     kept = visible_rows(store, damaged=True)
+    begins = np.zeros(store.layout.streams, np.int64)
     with contextlib.suppress(CorruptionError):
         begins = visible_from(store, kept)
     store.show_only(kept, begins, cut_off=False)

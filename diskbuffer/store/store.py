@@ -46,7 +46,7 @@ class Store(Changeable):
     ----------
     free : list of int
         Slots that hold no rows, the one evicted longest ago first.
-    retired : list of (int, (int, int))
+    retired : dict of (int, (int, int)) to None
         Segments that were cleared since the last flush: slots, and whose rows they have. See `evict_when_flushed`.
     kept : list of ((n,) int64, (n,) int64), optional
         For a reader of what a power loss left: what counts of it, as `segments` returns it.
@@ -85,7 +85,7 @@ class Store(Changeable):
         self.free: list[int] = []
         self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
         self._evictions = 0
-        self.retired: list[Segment] = []
+        self.retired: dict[Segment, None] = {}
         self.find_free()
 
     @property
@@ -123,7 +123,7 @@ class Store(Changeable):
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
         self.following.refuse_another()
         slots = self.following.reread_columns(self.maps)
-        if self.kept is not None and State.read(self.files, self.layout.salt) != self.durability.state:
+        if self.kept is not None and State.read(self.files, self.layout) != self.durability.state:
             self._go_by_the_table()  # a writer has opened it since, and decided
             self.following.invalidate()
         self.maps.forget_zeros()
@@ -202,14 +202,13 @@ class Store(Changeable):
     def evict_when_flushed(self, slot: int) -> None:
         """Give a segment's disk space back once the disk knows that it was cleared: a power loss before undoes that."""
         self.maps.retire(slot)
-        self.retired.append((slot, self.table.identity(slot)))
+        self.retired[slot, self.table.identity(slot)] = None
 
-    def evict_flushed(self, retired: Iterable[Segment]) -> None:
-        """Give the disk space of such segments back, those that were not evicted since; the lock must be held."""
-        for segment in retired:
-            if segment in self.retired:
-                self.retired.remove(segment)
-                self._evict(segment[0])
+    def evict_flushed(self, segment: Segment) -> None:
+        """Give the disk space of such a segment back, if it was not evicted since; the lock must be held."""
+        if segment in self.retired:
+            del self.retired[segment]
+            self._evict(segment[0])
 
     @property
     def retired_bytes(self) -> int:
@@ -223,7 +222,8 @@ class Store(Changeable):
         Whoever reads them now reads on, through the maps that there are.
         """
         stream, first_row = self.table.identity(slot)
-        self.evict_flushed([segment for segment in self.retired if segment[1][0] == stream and segment[1][1] < first_row])
+        for segment in [each for each in self.retired if each[1][0] == stream and each[1][1] < first_row]:
+            self.evict_flushed(segment)
         self._evict(slot)
 
     def _evict(self, slot: int) -> None:
@@ -240,10 +240,10 @@ class Store(Changeable):
         with self._freeing():
             self.durability.sync_table()
 
-    def sync(self, heads: Int64, cleared: Int64, written: Iterable[str], tail: CopyNote | None = None) -> None:
+    def sync(self, heads: Int64, cleared: Int64, tail: CopyNote | None) -> None:
         """Sync all that belongs to rows up to `heads`, and note that; see `Durability.sync`."""
         with self._freeing():
-            self.durability.sync(heads, cleared, written, tail)
+            self.durability.sync(heads, cleared, tail)
 
     def copy_tail(self, parts: Iterable[Iterable[Unpacked]]) -> CopyNote | None:
         """Copy what is in the tail only, for `sync`; see `diskbuffer.store.tail_copy`."""

@@ -39,11 +39,16 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(OFTEN)
 
 
+def left(buffer: db.ReplayBuffer) -> State:
+    """Return what a power loss would go back to."""
+    state = State.read(Files(buffer.path), buffer._store.layout)
+    assert state is not None
+    return state
+
+
 def synced(buffer: db.ReplayBuffer) -> int:
     """Return how many rows the disk is known to have."""
-    state = State.read(Files(buffer.path), buffer._store.layout.salt)
-    assert state is not None
-    return state.synced[0] + 1
+    return left(buffer).synced[0] + 1
 
 
 def flushing() -> list[threading.Thread]:
@@ -56,6 +61,8 @@ def test_steps_are_brought_to_the_disk_without_a_call(tmp_path: Path) -> None:
             extend(buffer, first, 30)
             until(lambda first=first: synced(buffer) == first + 31)  # type: ignore[misc]
         assert buffer.stats()["flush_error"] is None
+        buffer.clear()  # and nothing else
+        until(lambda: left(buffer).cleared == (91,))
 
 
 def test_one_thread_flushes_all_buffers_and_ends_with_the_last(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from diskbuffer.store import directory
 from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.system.files import Files
@@ -127,7 +127,7 @@ def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, An
     files = Files(path)
 
     def last_shutdown() -> LastShutdown:
-        state = State.read(files, json.loads((path / "zarr.json").read_bytes())["attributes"]["diskbuffer"]["salt"])
+        state = State.read(files, directory.read_metadata(path)[0])
         assert state is not None
         return state.last_shutdown(files)
 

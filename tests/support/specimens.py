@@ -127,7 +127,7 @@ def adopt(root: Path) -> None:
         path = file.parents[2]
         with contextlib.suppress(db.DiskBufferError):
             files, (layout, _) = Files(path), directory.read_metadata(Files(path))
-            if (state := State.read(files, layout.salt)) is not None:
+            if (state := State.read(files, layout)) is not None:
                 state.note(files)
 
 

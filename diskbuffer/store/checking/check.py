@@ -134,6 +134,6 @@ def _close_repaired(opened: Opened) -> None:
     store.files.sync_all(layout.data_file(path, slot) for slot in unsealed for path in layout.schema)
     store.find_free()
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
-    store.sync(heads, store.begins, store.durability.written_files(), tail)
+    store.sync(heads, store.begins, tail)
     store.note_closed()
     store.begin_session()

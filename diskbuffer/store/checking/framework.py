@@ -17,7 +17,7 @@ from diskbuffer.store.copies import marks
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
-from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE, bytes_of
 from diskbuffer.store.segments.table import table_files
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
@@ -79,7 +79,7 @@ class Framework:
     def _find_strange_metadata(self) -> Finder[None]:
         if what := directory.differing_group(self._root):
             yield self._finding("zarr.json", what)
-        state = State.read(self._files, directory.read_metadata(self._root)[0].salt)
+        state = State.read(self._files, directory.read_metadata(self._root)[0])
         was_killed = state is not None and not state.clean
         for path, what in lasting(self._strange_nodes, beside_writer=self._is_beside_writer()).items():
             if path != "." or directory.is_copied(self._root):  # else it is told above, or a kill came between the two files
@@ -147,7 +147,7 @@ def find_links(root: Path, known: Collection[Path] = ()) -> Finder[None]:
 def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
     """Return files that are missing or of the wrong size, so that no store can be opened: their size, and what is wrong."""
     files, sizes, damaged = Files(root), table_files(layout, slots), {}
-    sizes[cleared.NAME] = cleared.bytes_of(layout)
+    sizes[CLEARED_FILE] = bytes_of(layout)
     for path in layout.packed:
         sizes[directory.tail_file(layout, path)] = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
     for name, size in sizes.items():

@@ -32,9 +32,9 @@ class Opened:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.live = not store.writable and bool(is_held(store.files))
-        store.durability.state = note = State.read(store.files, store.layout.salt)
+        store.durability.state = note = State.read(store.files, store.layout)
         self.last_shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
-        self.is_last_shutdown_known = note is not None and note.synced == self.synced
+        self.is_last_shutdown_known = note is not None
 
     def problem(self, file: Path, stream: int, first: int, last: int, what: str, column: str | None = None) -> Problem:
         """Return a problem of rows of a stream, the `first` to the `last`."""

@@ -21,7 +21,7 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import going_back
 from diskbuffer.store.recovery.visible_rows import stays, visible_rows
-from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.store import Kept
 from diskbuffer.store.tail_copy import StoredTail
 
@@ -76,7 +76,7 @@ class TableFinder:
             self._store.begins  # noqa: B018
         except CorruptionError as error:
             fix = partial(self._store.go_back_to, np.zeros(self._layout.streams, np.int64))
-            yield Finding(() if lost_power else (Problem(self._store.root / cleared.NAME, str(error)),), fix)
+            yield Finding(() if lost_power else (Problem(self._store.root / CLEARED_FILE, str(error)),), fix)
 
     def _find_damaged_tail(self, lost_power: bool) -> Finder[None]:
         """Have the rows that the last flush copied of the tail be looked at, where they count."""

@@ -21,8 +21,7 @@ from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import Origin
-from diskbuffer.store.segments import cleared
-from diskbuffer.store.segments.cleared import Cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE, contents_of
 from diskbuffer.store.segments.table import NEVER, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.tail_copy import StoredTail
@@ -73,7 +72,7 @@ class _Backup:
         self._source, self._files = source, files
         layout, _ = directory.read_metadata(source)
         origin = Origin.read(source)
-        self._state = State.read(source, layout.salt)  # before all that it tells of
+        self._state = State.read(source, layout)  # before all that it tells of
         self._store = open_store(source, writable=False)
         if Origin.read(source) != origin:
             raise EvictedError(f"{source.root}: it went back to a mark while it was opened to be copied")
@@ -102,8 +101,7 @@ class _Backup:
         """Copy the table; return it, and the slots of each stream in the order of its rows."""
         for name, values in self._store.table.contents().items():
             self._write(name, values.view(np.uint8))
-        self._write(cleared.NAME, np.zeros(cleared.bytes_of(self._layout), np.uint8))
-        Cleared(self._files, self._layout, writable=True).set(self._store.begins)  # after the lengths
+        self._write(CLEARED_FILE, contents_of(self._layout, self._store.begins).view(np.uint8))  # after the lengths
         if directory.read_metadata(self._source)[1] != self._slots:  # what is sealed in the copy may be newest there, and linked
             raise EvictedError(f"{self._source.root}: the segment table grew while it was copied")
         table = SegmentTable(self._files, self._layout, writable=True)
@@ -210,7 +208,7 @@ class _Backup:
     def _note(self) -> None:
         """Describe the copy, and note how it was left."""
         self._refuse_changes()
-        state = State.read(self._source, self._layout.salt)
+        state = State.read(self._source, self._layout)
         if self._state is not None and self._state.clean and state != self._state:  # it was opened, and perhaps closed again
             raise EvictedError(f"{self._source.root}: a writer came while it was copied, and put rows back into the tail")
         if self._state is not None:

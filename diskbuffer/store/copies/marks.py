@@ -28,7 +28,7 @@ from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.origin import FILE as ORIGIN
 from diskbuffer.store.origin import MARK_NAME, Origin
-from diskbuffer.store.segments import cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 
@@ -211,7 +211,7 @@ def finish(files: Files) -> None:
     now, _ = directory.read_metadata(files)
     _refuse_links(files, [*zarr_metadata.nodes(now, slots), *zarr_metadata.nodes(layout, slots)])
     directory.refuse_links(mark, layout, slots)
-    state = State.read(mark, layout.salt)
+    state = State.read(mark, layout)
     if state is None:
         raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
     table = SegmentTable(mark, layout, writable=False)
@@ -222,7 +222,7 @@ def finish(files: Files) -> None:
     _remove_data(files, mark, layout)
     reserved, sparse = _link_data(files, mark, layout, table)
     reserved += [*table.names(), *(directory.tail_file(layout, path) for path in layout.packed)]
-    reserved += [cleared.NAME] if state.tail is None else [cleared.NAME, state.tail.name]
+    reserved += [CLEARED_FILE] if state.tail is None else [CLEARED_FILE, state.tail.name]
     for name in [*reserved, *sparse]:
         files.copy(mark, name, f"{name}.new.tmp", reserve=name not in sparse)
     files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])

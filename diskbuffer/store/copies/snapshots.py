@@ -27,8 +27,7 @@ from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.origin import Origin
-from diskbuffer.store.segments import cleared
-from diskbuffer.store.segments.cleared import Cleared
+from diskbuffer.store.segments.cleared import CLEARED_FILE, contents_of
 from diskbuffer.store.segments.shard import LiveShard
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.store import Store
@@ -202,8 +201,8 @@ class _Copy:
         for name, (size, reserve, parts) in held.pieces.items():
             look()
             self._write(name, size, reserve, parts)
-        self._write(cleared.NAME, cleared.bytes_of(layout), True, [])
-        Cleared(files, layout, writable=True).set(held.begins)
+        words = contents_of(layout, held.begins)
+        self._write(CLEARED_FILE, words.nbytes, True, [(0, words)])
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             self._write(directory.tail_file(layout, path), size, True, [])
@@ -214,7 +213,7 @@ class _Copy:
         self._publish(held, table)
         files.sync_all(sorted(self._copied))
         synced, begins = tuple(held.heads.tolist()), tuple(held.begins.tolist())
-        State(files.boot_id(), clean=True, synced=synced, salt=layout.salt, tail=tail, cleared=begins).note(files)
+        State(files.boot_id(), clean=True, synced=synced, cleared=begins, salt=layout.salt, tail=tail).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
         files.sync_all([*zarr_metadata.nodes(layout, held.slots), "."])

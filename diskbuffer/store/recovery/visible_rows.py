@@ -27,8 +27,8 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     """
     last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
     if last is LastShutdown.POWER_LOSS:
-        some = [_uncleared(store, stream, segments) for stream, segments in enumerate(_segments(store))]
-        return [_of_last_flush(store, stream, some[stream], head, damaged) for stream, head in enumerate(synced)]
+        each = zip(_segments(store), synced, _cleared_then(store), strict=True)
+        return [_of_last_flush(store, stream, *of, damaged) for stream, of in enumerate(each)]
     if damaged:
         return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)]
     visible = store.segments()
@@ -40,18 +40,20 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
 
 def visible_from(store: Store, visible: Kept) -> Int64:
     """Return the position from which on rows of each stream are visible, as others were cleared, (streams,)."""
-    state, heads = store.durability.state, store.heads(visible)
-    if how_it_was_left(state, store.files, store.layout.streams)[0] is LastShutdown.POWER_LOSS and state is not None:
-        cleared = np.array(state.cleared or [0] * len(heads), np.int64)
-    else:
-        cleared = store.begins
-    return np.minimum(cleared, heads + 1)  # of a copy made by a reader, rows may miss that were cleared
+    last, _ = how_it_was_left(store.durability.state, store.files, store.layout.streams)
+    cleared = np.array(_cleared_then(store), np.int64) if last is LastShutdown.POWER_LOSS else store.begins
+    return np.minimum(cleared, store.heads(visible) + 1)  # of a copy made by a reader, rows may miss that were cleared
+
+
+def _cleared_then(store: Store) -> tuple[int, ...]:
+    """Return the position before which rows of each stream did not count at the last flush."""
+    state = store.durability.state
+    return (0,) * store.layout.streams if state is None else state.cleared
 
 
 def stays(store: Store, stream: int) -> bool:
     """Return whether nothing of a stream was ever evicted."""
-    state = store.durability.state
-    return store.layout.capacity is None and not (state is not None and state.cleared and state.cleared[stream])
+    return store.layout.capacity is None and not _cleared_then(store)[stream]
 
 
 def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:
@@ -66,13 +68,6 @@ def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:
     return found
 
 
-def _uncleared(store: Store, stream: int, segments: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Return those segments that are not cleared as a whole: of these, files may be gone."""
-    state, rows = store.durability.state, store.layout.segment_rows
-    begin = state.cleared[stream] if state is not None and state.cleared else 0
-    return {number: segment for number, segment in segments.items() if (number + 1) * rows > begin}
-
-
 def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tuple[Int64, Int64]:
     """Return the segments before one, and that one, as far as they follow one another without a gap."""
     first = newest
@@ -83,10 +78,11 @@ def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tup
 
 
 def _of_last_flush(
-    store: Store, stream: int, segments: dict[int, tuple[int, int]], head: int, damaged: bool
+    store: Store, stream: int, segments: dict[int, tuple[int, int]], head: int, cleared: int, damaged: bool
 ) -> tuple[Int64, Int64]:
     """Return the segments of a stream up to a position that was synced."""
     rows = store.layout.segment_rows
+    segments = {n: segment for n, segment in segments.items() if (n + 1) * rows > cleared}  # files of others may be gone
     slots, lengths = _run(store, segments, head // rows) if head >= 0 else _run(store, {}, -1)
     if len(lengths) and lengths[-1] <= head % rows and not damaged:
         slots, lengths = slots[:0], lengths[:0]

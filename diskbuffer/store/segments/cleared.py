@@ -19,7 +19,7 @@ from diskbuffer.store.system.overlay import Layers
 
 Int64 = npt.NDArray[np.int64]
 
-NAME = f"{CLEARED}/c.0.0"
+CLEARED_FILE = f"{CLEARED}/c.0.0"
 _MOST = 2**62  # of positions
 _READS = 1000  # until no writer has set it in between
 
@@ -28,9 +28,9 @@ class Cleared:
     """Read and set the positions."""
 
     def __init__(self, files: Files, layout: Layout, *, writable: bool) -> None:
-        self._where, self._salt = f"{files.root}/{NAME}", layout.salt
-        Layers(files).copy_up(NAME)
-        mapped = files.map(NAME, bytes_of(layout), writable=writable)
+        self._where, self._salt = f"{files.root}/{CLEARED_FILE}", layout.salt
+        Layers(files).copy_up(CLEARED_FILE)
+        mapped = files.map(CLEARED_FILE, bytes_of(layout), writable=writable)
         self._words: Int64 = mapped.array(np.int64, (3, layout.streams))  # which keeps it mapped
 
     @property
@@ -47,7 +47,7 @@ class Cleared:
         for _ in range(_READS):
             word = int(self._words[2, 0])
             row: Int64 = self._words[word >> 32 & 1].copy()
-            if word == int(self._words[2, 0]) and word == self._word(word >> 32, row):
+            if word == int(self._words[2, 0]) and word == _word(self._salt, word >> 32, row):
                 return row
             if word == 0 and int(self._words[2, 0]) == 0:  # nothing was ever cleared
                 return np.zeros_like(row)
@@ -57,15 +57,23 @@ class Cleared:
         """Set the positions, all of them, or after a kill none."""
         times = int(self._words[2, 0] >> 32) + 1 & 0x7FFFFFFF
         self._words[times & 1] = positions
-        self._words[2, 0] = self._word(times, positions)
+        self._words[2, 0] = _word(self._salt, times, positions)
 
-    def _word(self, times: int, positions: Int64) -> int:
-        if (positions < 0).any() or (positions >= _MOST).any():
-            return -1
-        fields = np.array([self._salt, times], np.int64)
-        return times << 32 | codec.checksum(np.ascontiguousarray(positions), codec.checksum(fields))
+
+def _word(salt: int, times: int, positions: Int64) -> int:
+    if (positions < 0).any() or (positions >= _MOST).any():
+        return -1
+    fields = np.array([salt, times], np.int64)
+    return times << 32 | codec.checksum(np.ascontiguousarray(positions), codec.checksum(fields))
 
 
 def bytes_of(layout: Layout) -> int:
     """Return how large the file is."""
     return 3 * 8 * layout.streams
+
+
+def contents_of(layout: Layout, positions: Int64) -> Int64:
+    """Return the file of a store in which rows before some positions, (streams,), were cleared."""
+    words = np.zeros((3, layout.streams), np.int64)
+    words[1], words[2, 0] = positions, _word(layout.salt, 1, positions)
+    return words
