@@ -72,8 +72,8 @@ class ReplayBuffer:
     path : path-like
         A directory: a Zarr v3 group, which any Zarr tool can read at every moment.
     capacity : int, optional
-        Steps to keep, of all environments together. The newest `capacity` are always there, and at most the segments being
-        written on top. None keeps everything.
+        Steps to keep, of all environments together: the newest, so that each further step replaces the oldest. The disk has
+        some more, as files are removed as a whole. None keeps everything.
     env : gymnasium.Env, gymnasium.vector.VectorEnv or stable_baselines3 VecEnv, optional
         Where spaces, number of environments and autoreset mode are taken from; and `frame_stack` and `padding`, where it stacks
         frames in a `FrameStackObservation`. A `VecEnv` resets in the same step: `add` needs its infos. Observations keep the
@@ -402,7 +402,7 @@ class ReplayBuffer:
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, for good; what is too old for a smaller one is dropped at once.
 
-        Segments keep their size, which was chosen by the first capacity: of a much smaller one, more is kept than is asked for.
+        Segments keep their size, which was chosen by the first capacity: of a much smaller one, the disk has more than is kept.
 
         Parameters
         ----------

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store import directory
-from diskbuffer.store.format.checksums import STEP, covered
+from diskbuffer.store.format.checksums import STEP, TIME, covered
 from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
@@ -35,6 +35,7 @@ def used_bytes(root: Path) -> dict[str, Bools]:
     if state is not None and state.clean and state.tail is not None:
         used[state.tail.name][:] = True
     used[CLEARED_FILE][16 * store.layout.streams :][:8] = True
+    used[CLEARED_FILE][24 * store.layout.streams :] = True
     if store.begins.any():
         used[CLEARED_FILE][:] = True
     slots = [slots.tolist() for slots in store.table.by_stream()]
@@ -85,8 +86,9 @@ def _mark_flat(store: Store, used: dict[str, Bools], slot: int, *, newest: bool)
             rows[:] = store.table.checksum(path, slot) != NEVER
         elif newest and not sealed and path in covered(layout.schema, STEP):
             rows[length - 1] = False
-        elif newest and not sealed and path == CHECKSUM:
-            rows[length - 1, 4:] = False
+        elif not sealed and path == CHECKSUM:
+            rows[:, 4 * TIME :] = False  # in which order steps were added, and not which
+            rows[length - 1, 4:] &= not newest
 
 
 def _mark_shard(store: Store, used: dict[str, Bools], path: str, slot: int) -> None:

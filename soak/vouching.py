@@ -100,7 +100,7 @@ class _Voucher:
         layout, (stream, first) = self._layout, self._table.identity(slot)
         found = Inspected(self._store, slot, min(self._table.length(slot), layout.segment_rows), decode=True)
         mapped = self._files.map(layout.data_file(CHECKSUM, slot), layout.flat_bytes(CHECKSUM), writable=True)
-        words = mapped.array(np.uint32, (layout.segment_rows, 2))
+        words = mapped.array(np.uint32, (layout.segment_rows, 3))
         for word in (OBS, STEP):
             rows = {path: found.rows(path, 0, found.length) for path in covered(layout.schema, word)}
             values = row_checksums(layout.schema, layout.salt, stream, first, found.length, rows, word)

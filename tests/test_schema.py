@@ -37,7 +37,7 @@ def test_spaces_become_columns_and_reward_and_flags_are_added() -> None:
         "terminated": db.Column((), "bool"),
         "truncated": db.Column((), "bool"),
         "is_last": db.Column((), "bool"),
-        "row_checksum": db.Column((2,), "uint32"),
+        "row_checksum": db.Column((3,), "uint32"),
         "log_prob": db.Column((), "float32"),
     }
     assert schema.obs == ("obs/image", "obs/inner/a", "obs/inner/b")

@@ -62,7 +62,7 @@ class MultiWriterIndex(Index):
         else:
             environments = [self._of[store].environments for store in sorted(self._of)]
             self.environments = np.concatenate([np.empty(0, np.int64), *environments])
-        self.dropped = sum(known.dropped for known in self._of.values())
+        self.losses = np.array([sum(known.losses for known in self._of.values())])
 
     def _clear(self, mine: slice) -> None:
         self.table[mine], self.table[mine, HEAD] = 0, -1
@@ -79,7 +79,7 @@ class MultiWriterIndex(Index):
             return
         of, n = part.of, len(part.of.table)
         mine = slice(part.first_stream, part.first_stream + n)
-        self._of[part.store] = _Known(n, of.dropped, part.first_stream + of.environments)
+        self._of[part.store] = _Known(n, int(of.losses[0]), part.first_stream + of.environments)
         self.table[mine], self.table[mine, STORE], self.table[mine, STORE_STREAM] = of.table, part.store, np.arange(n)
         # As they are now: the store's own index goes on, while this one may have to stay as it is.
         self._starts[mine], self._prefixes[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._prefixes))
@@ -90,10 +90,10 @@ class MultiWriterIndex(Index):
 
 
 class _Known(NamedTuple):
-    """How many streams a store has, which of all are its environments', and how many segments it had dropped."""
+    """How many streams a store has, which of all are its environments', and how often it had dropped steps."""
 
     streams: int
-    dropped: int
+    losses: int
     environments: Int64
 
 

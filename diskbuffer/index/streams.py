@@ -61,10 +61,10 @@ class Streams:
         self.environments = np.arange(streams)
         self.table = np.zeros((streams, FIELDS), np.int64)
         self.table[:, HEAD], self.table[:, STORE_STREAM] = -1, np.arange(streams)
-        self._starts = [GrowingArray() for _ in range(streams)]
+        self._starts = [GrowingArray() for _ in range(streams)]  # from that of the oldest row on; those of `table` are the last
         self._slots = [GrowingArray() for _ in range(streams)]
         self._prefixes = [GrowingArray() for _ in range(streams)]
-        self.dropped = 0  # segments, ever
+        self.losses = np.zeros(1, np.int64)  # how often segments or steps were dropped
         self.begins = np.zeros(streams, np.int64)
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
         for stream in range(streams):
@@ -72,7 +72,7 @@ class Streams:
 
     def _note(self, stream: int) -> None:
         row, starts, slots, prefixes = self.table[stream], self._starts[stream], self._slots[stream], self._prefixes[stream]
-        row[EPISODES], row[STARTS] = len(starts), starts.address
+        row[STARTS] = starts.address + 8 * (len(starts) - int(row[EPISODES]))
         row[SEGMENTS], row[SLOTS] = len(slots), slots.address
         row[PREFIXES], row[PREFIX_PLACES] = len(prefixes) // 2, prefixes.address
 
@@ -90,7 +90,7 @@ class Streams:
             GrowingArray(starts),
             GrowingArray(prefixes.ravel()),
         )
-        self.table[stream, [HEAD, ENDED, LOW]] = head, ended, low
+        self.table[stream, [HEAD, ENDED, LOW, FLOOR, EPISODES]] = head, ended, low, 0, len(starts)
         self._steps_offset[stream] = first_step - low
         self._raise_floor(stream)
 
@@ -103,8 +103,8 @@ class Streams:
         self._starts[stream].extend(starts)
         self._prefixes[stream].extend(prefixes.ravel())
         self.table[stream, [HEAD, ENDED]] = head, ended
-        self.table[stream, LOW] += evicted * self.segment_rows
-        self.dropped += evicted
+        self.table[stream, [LOW, EPISODES]] += evicted * self.segment_rows, len(starts)
+        self.losses += evicted
         self._raise_floor(stream)
 
     def newest_prefix(self, stream: int) -> int:
@@ -117,6 +117,7 @@ class Streams:
     def start_episodes(self, stream: int, positions: Int64) -> None:
         """Note that episodes start at rows, in ascending order."""
         self._starts[stream].extend(positions)
+        self.table[stream, EPISODES] += len(positions)
         self._note(stream)
         if len(positions) and positions[0] <= self.table[stream, FLOOR]:
             self._raise_floor(stream)
@@ -135,7 +136,7 @@ class Streams:
         """Forget the oldest segment of a stream; return its slot."""
         slot = int(self._slots[stream].values[0])
         self._slots[stream].drop(1)
-        self.dropped += 1
+        self.losses += 1
         self.table[stream, LOW] += self.segment_rows
         self._raise_floor(stream)
         return slot
@@ -145,11 +146,11 @@ class Streams:
         positions = np.minimum(positions, self.table[:, HEAD] + 1)
         for stream in np.flatnonzero(positions > self.begins).tolist():
             self.begins[stream] = positions[stream]
-            self.dropped += 1  # batches that were drawn before may have steps that are gone
+            self.losses += 1  # batches that were drawn before may have steps that are gone
             self._raise_floor(stream)
 
     def _raise_floor(self, stream: int) -> None:
-        """Find the oldest step whose context is there, and forget the episodes before it."""
+        """Find the oldest step whose context is there, at least the one that was, and leave out the episodes before it."""
         row, starts, prefixes = self.table[stream], self._starts[stream], self._prefixes[stream]
         low = int(row[LOW])
         floor = low + self.context
@@ -162,15 +163,12 @@ class Streams:
         first = int(np.searchsorted(started, whole))  # the first episode that is there whole
         if first < len(started):
             floor = min(floor, int(started[first]))
-        floor = max(floor, int(self.begins[stream]))
+        floor = max(floor, int(self.begins[stream]), int(row[FLOOR]))
         if len(started):
-            gone = int(np.searchsorted(started, floor, side="right")) - 1
-            if gone > 0:
-                starts.drop(gone)
-                self._steps_offset[stream] -= gone
-            row[FLOOR] = floor
-        else:
-            row[FLOOR] = 0
+            row[FLOOR], row[EPISODES] = floor, len(started) - max(0, int(np.searchsorted(started, floor, side="right")) - 1)
+            gone = max(0, int(np.searchsorted(started, low, side="right")) - 1)
+            starts.drop(gone)
+            self._steps_offset[stream] -= gone
         self._note(stream)
 
     # Reading
@@ -211,7 +209,8 @@ class Streams:
 
     def starts(self, stream: int) -> Int64:
         """Return where the episodes of a stream start; the first may reach behind the oldest row."""
-        return self._starts[stream].values
+        started = self._starts[stream].values
+        return started[len(started) - int(self.table[stream, EPISODES]) :]
 
     def first_frame(self, stream: int, position: int) -> int:
         """Return the first row with a frame of a row.s episode: of its stack prefix, or the oldest row there is."""

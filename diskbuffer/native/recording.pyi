@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.retention import Retention
 from diskbuffer.store.writing.open_segments import Places
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,6 +28,7 @@ class BlockRecorder:
         limits: Int64,
         evictable_from: Int64,
         places: Places,
+        retention: Retention,
         *,
         frame_stack: int,
         next_step: bool,

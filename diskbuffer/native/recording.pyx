@@ -14,6 +14,7 @@ from libcpp.vector cimport vector
 
 from diskbuffer.native.arrays cimport float64s, int64s, length, uint8s
 from diskbuffer.native.libraries cimport attach_libraries
+from diskbuffer.native.retention cimport Retention, Rule
 from diskbuffer.native.table cimport Stream
 
 cnp.import_array()
@@ -56,6 +57,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         const int64_t* evictable_from
         const LengthPlace* lengths
         int64_t segment_rows
+        Rule* retention
 
     struct Values "diskbuffer::Source::Values":
         const uint8_t* first
@@ -136,6 +138,8 @@ cdef class BlockRecorder:
         Of `Index.table` and `StreamLog`.
     places : diskbuffer.store.writing.open_segments.Places
         Where rows lie, and what has them count.
+    retention : Retention
+        What gives up the oldest steps.
 
     Attributes
     ----------
@@ -148,12 +152,25 @@ cdef class BlockRecorder:
     cdef vector[vector[float]] rounded  # by slot
     cdef vector[RecordedColumn] columns
     cdef list kept
+    cdef Retention retention
     cdef int64_t n_slots, step_bytes, frame_stack, streams
     cdef bint has_steps, has_environments
     cdef readonly tuple problem
 
     def __init__(
-        self, columns, list slots, tuple flags, table, limits, evictable_from, places, *, int64_t frame_stack, bint next_step, bint fills_zeros
+        self,
+        columns,
+        list slots,
+        tuple flags,
+        table,
+        limits,
+        evictable_from,
+        places,
+        Retention retention not None,
+        *,
+        int64_t frame_stack,
+        bint next_step,
+        bint fills_zeros,
     ):
         cdef Target target
         cdef int64_t i, n = length(columns)
@@ -176,8 +193,9 @@ cdef class BlockRecorder:
             raise TypeError(f"expected places of {n} columns and {target.streams} streams, found {places.addresses.shape}")
         if places.lengths.shape != (target.streams, 2, 2) or places.segment_rows < 1:
             raise TypeError(f"expected lengths of {target.streams} streams, found {places.lengths.shape}")
+        target.retention = retention.rule.get()
         self.recorder.reset(new Recorder(target))
-        self.kept = [table, places, limits, evictable_from, slots]
+        self.kept, self.retention = [table, places, limits, evictable_from, slots], retention
         self.frame_stack, self.streams, self.problem = frame_stack, target.streams, ()
         for slot in slots:
             self.slots.push_back(self._slot(slot))
@@ -427,16 +445,19 @@ cdef class BlockRecorder:
         return self.finish() if self.commit(1) else NEEDS_ROOM
 
     def finish(self):
-        """Return four times the number of steps that were recorded since this was called last, and what there is to note.
+        """Return eight times the number of steps that were recorded since this was called last, and what there is to note.
 
-        That is 1 more if episodes were started, and 2 more if a segment became evictable.
+        That is 1 more if episodes were started, 2 more if a segment became evictable, and 4 more if one is not needed any more. Where
+        episodes were started, `Retention.give_up` is due once they are in the table; else it was done.
         """
         cdef Recorder* recorder = self.recorder.get()
         cdef int64_t recorded = recorder.recorded
         cdef int64_t to_note = 2 * recorder.has_evictable + (not recorder.starts.empty())
         recorder.recorded = 0
         recorder.has_evictable = False
-        return 4 * recorded + to_note
+        if recorder.starts.empty():
+            to_note += 4 * self.retention.rule.get().give_up()
+        return 8 * recorded + to_note
 
     @property
     def done(self):

@@ -89,7 +89,7 @@ class Planned:
             own = memory if reader.columns is self.arrays.request.columns.all else memory.bound_to(reader.columns)
             plan(self.job, reader.index, reader.maps, own.targets, *window, first_stream)
             self._shares.append((reader.gatherer, memory))
-        self.seen.append((reader.index, reader.index.dropped))
+        self.seen.append((reader.index, int(reader.index.losses[0])))
 
     @property
     def _gatherer(self) -> Gatherer:

@@ -197,8 +197,8 @@ class Sampling:
         """Return whether all steps are known to be there still; no lock is needed for that."""
         if begun.planned is None:
             return False
-        for source, ahead, (index, dropped) in zip(self._sources, begun.aheads, begun.planned.seen, strict=True):
-            if source.reader.index is not index or (index.dropped != dropped and ahead.has_lost(index, source.sampler.form)):
+        for source, ahead, (index, losses) in zip(self._sources, begun.aheads, begun.planned.seen, strict=True):
+            if source.reader.index is not index or (index.losses[0] != losses and ahead.has_lost(index, source.sampler.form)):
                 return False
         return True
 

@@ -99,13 +99,13 @@ class Flush:
         store = self._store
         for lock in (nullcontext(), store.lock):
             with lock:
-                cleared = store.begins
+                cleared, begins = store.cleared, store.begins
                 tail = store.copy_tail(self._unpacked(heads, slots))
                 with store.lock:
                     retired = list(store.retired)
-                    if (store.begins == cleared).all():
+                    if (store.cleared == cleared).all():
                         break
-        return cleared, retired, tail
+        return begins, retired, tail
 
     def _unpacked(self, heads: Int64, slots: set[int]) -> Iterator[list[Unpacked]]:
         """Yield what is in the tail only, and note what belongs to it: the newest row of each stream, and open segments."""

@@ -221,32 +221,29 @@ class Recorder:
 
     def _recorded(self, code: int) -> int:
         """Note what was committed of a single step, where a signal may come at any instant; return how many steps that were."""
-        if code & 3:
+        if code & 7:
             with Uninterrupted():
                 self._note(code)
         else:
-            self.log.added += code >> 2
-        if self.log.is_due:
-            with Uninterrupted():
-                self.log.evict()
-        return code >> 2
+            self.log.added += code >> 3
+        return code >> 3
 
     def _note_rows(self) -> int:
         """Note what was committed, and evict what is too old now; return how many steps that were."""
-        steps = self._note(self._native.finish())
-        if self.log.is_due:
-            self.log.evict()
-        return steps
+        return self._note(self._native.finish())
 
     def _note(self, code: int) -> int:
-        """Note what was committed; return how many steps that were."""
-        steps = code >> 2
-        self.log.added += steps
+        """Note what was committed, as `finish` tells it; return how many steps that were."""
+        self.log.added += code >> 3
+        is_due = bool(code & 4)
         if code & 1:
             self._note_starts()
+            is_due = self.log.retention.give_up()
         if code & 2:
             self.log.note_evictable()
-        return steps
+        if is_due or code & 2:
+            self.log.evict()
+        return code >> 3
 
     def _note_starts(self) -> None:
         """Note the episodes that were started in the index."""
@@ -265,6 +262,7 @@ class Recorder:
         self.log.count()
         self._note_starts()
         self._native.forget()
+        self.log.retention.give_up()
         self.log.note_evictable()
 
     def cut_off(self, streams: Iterable[int]) -> None:
@@ -304,6 +302,7 @@ def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: Stream
         log.limits,
         log.evictable_from,
         log.places,
+        log.retention,
         frame_stack=layout.frame_stack,
         next_step=layout.autoreset == NEXT_STEP,
         fills_zeros=layout.padding == "zeros",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index.fields import HEAD, LOW
+from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.native.retention import Retention
 from diskbuffer.recording.flush import Flush
-from diskbuffer.recording.retention import Retention
 from diskbuffer.runtime.signals import Interruptible
+from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.copies import snapshots
+from diskbuffer.store.format.checksums import TIME
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.open_segments import Places
@@ -26,6 +27,10 @@ Int64 = npt.NDArray[np.int64]
 
 class StreamLog:
     """Own the writer, the sealer and the retention of a store that is open for writing; keep its index up to date.
+
+    What is more than the capacity is given up with each step, step by step. A segment is evicted once every row of it was, and
+    as many behind it as the stack of the next step reaches back. So the disk has at most the capacity and one segment of every
+    stream.
 
     Attributes
     ----------
@@ -39,8 +44,8 @@ class StreamLog:
         self._store, self._index = store, index
         self._streams, self._rows = store.layout.streams, store.layout.segment_rows
         self.sealer = Sealer(store)
-        self.retention = Retention(store.layout.capacity, self._streams, each=store.layout.capacity_each)
-        self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
+        self.retention = Retention(index.table, store.firsts, index.losses, index.context, self._rows)
+        self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments were noted as evictable
         self.evictable_from = np.zeros(self._streams, np.int64)
         try:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
@@ -48,7 +53,8 @@ class StreamLog:
             self._follow_writer()
             self.count()
             self._restore()
-            self._drop_cleared()
+            self._index.begin_at(store.begins)
+            self._keep(store.layout.capacity)
         except BaseException:
             self.abandon()
             raise
@@ -58,20 +64,18 @@ class StreamLog:
         self.sealer.stop()
         if hasattr(self, "writer"):
             self.writer.close()
+        self.retention.detach()
 
     def _restore(self) -> None:
-        """Load the segments that were evictable, or not sealed yet, before the store was opened."""
-        opened, evictable = self.writer.segments.slots(), list[tuple[int, int]]()
+        """Note which segments were evictable, or not sealed yet, before the store was opened."""
+        opened = self.writer.segments.slots()
         for stream in range(self._streams):
             for n, slot in enumerate(self._index.slots(stream).tolist()):
                 completed = self._completed_at(stream, n, slot)
                 if completed and n == self._evictable[stream]:  # or it is noted anew, as those before it
-                    evictable.append((completed, stream))
                     self._evictable[stream] += 1
                 if slot not in opened and not self._store.verification.is_sealed(slot):
                     self.sealer.put(slot)
-        for completed, stream in sorted(evictable):
-            self.retention.add(stream, completed)
 
     def _completed_at(self, stream: int, n: int, slot: int) -> int:
         """Return what is noted of a stream's segment number `n`; what a power loss made impossible is corrected."""
@@ -123,62 +127,66 @@ class StreamLog:
             self._note_what_came_before(slot)
             self.sealer.put(slot)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether there may be segments that are too old now."""
-        return self.added >= self.retention.look_at
-
     def evict(self) -> None:
-        """Evict segments that are too old now; one that is not packed yet at a later step, if the disk fails."""
-        while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
-            try:
-                self._finish_oldest(stream)
-            except OSError:
-                return
-            self._drop_noted(stream)
+        """Evict segments whose rows are not needed any more; one that is not packed yet at a later step, if the disk fails."""
+        table, behind = self._index.table, self._rows + self._index.context
+        for stream in np.flatnonzero(table[:, FLOOR] - table[:, LOW] >= behind).tolist():
+            while (low := int(table[stream, LOW])) + behind <= min(table[stream, FLOOR], table[stream, HEAD]):
+                if self.writer.segments.has(stream, low):
+                    try:
+                        self.pack()
+                    except OSError:
+                        return
+                if self.writer.segments.has(stream, low):
+                    break
+                self._drop_oldest(stream, low)
 
-    def _finish_oldest(self, stream: int) -> None:
-        """Stop all writing to a stream's oldest segment: another thread may still pack its last chunks."""
-        if self.writer.segments.has(stream, int(self._index.table[stream, LOW])):
-            self.pack()
-
-    def _drop_noted(self, stream: int) -> None:
-        self.retention.forget(stream)
-        self._evictable[stream] -= 1
-        self._drop_oldest(stream, self._store.evict)
-
-    def _drop_oldest(self, stream: int, evict: Callable[[int], None]) -> None:
+    def _drop_oldest(self, stream: int, low: int) -> None:
         self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
         slot = self._index.drop_segment(stream)
+        self._evictable[stream] -= self._evictable[stream] > 0
         self.sealer.forget(slot)
-        evict(slot)
+        if low + self._rows <= self._store.cleared[stream]:
+            self._store.evict_when_flushed(slot)
+        else:
+            self._store.evict(slot)
 
     def clear(self) -> None:
         """Drop every step; the newest rows must be episodes' last. As a whole, or not at all."""
         self._store.begin_at(self._index.heads + 1)
-        self._drop_cleared()
-
-    def _drop_cleared(self) -> None:
-        """Evict segments of which no row counts, and have none count that is left in the newest."""
-        begins = self._store.begins
-        for stream in np.flatnonzero(begins).tolist():
-            until = min(int(begins[stream]), int(self._index.heads[stream]))
-            while (low := int(self._index.table[stream, LOW])) + self._rows <= until:
-                if self.writer.segments.has(stream, low + self._rows - 1):
-                    self.pack()
-                if self.writer.segments.has(stream, low + self._rows - 1):
-                    break
-                if self._evictable[stream]:
-                    self._evictable[stream] -= 1
-                    self.retention.forget(stream)
-                self._drop_oldest(stream, self._store.evict_when_flushed)
-        self._index.begin_at(begins)
+        self._index.begin_at(self._store.cleared)
+        self.retention.recount()
+        self.evict()
 
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, and evict what is too old for it."""
         self._store.resize(capacity, self._index.table[:, LOW])
-        self.retention.resize(capacity)
+        self._keep(capacity)
+
+    def _keep(self, capacity: int | None) -> None:
+        """Keep so many steps from now on."""
+        each = self._store.layout.capacity_each or self._streams == 1
+        self.retention.set_capacity(capacity // self._streams if capacity is not None and each else capacity, each)
+        if not each:
+            self._restore_times(every=capacity is not None)
+        self.retention.give_up()
         self.evict()
+
+    def _restore_times(self, *, every: bool) -> None:
+        """Tell `retention` when steps were added, or only what time it is. They have the lower half of the time that it was."""
+        index, times = self._index, dict[int, Int64]()
+        for stream in np.flatnonzero(index.steps()).tolist():
+            first, head, low = index.table[stream, [FLOOR, HEAD, LOW]].tolist()
+            steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)[0 if every else -1 :]
+            of, slots = (steps - low) // self._rows, index.slots(stream).tolist()
+            words = [self._store.values(CHECKSUM, slots[n])[steps[of == n] % self._rows, TIME] for n in range(of[0], of[-1] + 1)]
+            times[stream] = np.concatenate(words).astype(np.int64)
+        newest = next((int(each[-1]) for each in times.values()), 0)
+        for stream, each in times.items():
+            times[stream] = newest + 2**32 + (each - newest).astype(np.int32).astype(np.int64)
+            if every:
+                self.retention.restore(stream, times[stream])
+        self.retention.set_time(max((int(each[-1]) + 1 for each in times.values()), default=0))
 
     def _evictable_at(self) -> Int64:
         """Return the positions from which on each stream's next segment is evictable."""
@@ -194,7 +202,6 @@ class StreamLog:
                 since = self._index.steps_before(stream, head) - self._index.steps_before(stream, at)
                 completed = self._added(stream) - since
                 table.note_completed(slot, completed)
-                self.retention.add(stream, completed)
                 self._evictable[stream] += 1
             self.limits[stream] = head + 1  # so that the next step has it packed, and then sealed
         self.evictable_from[:] = self._evictable_at()
@@ -271,3 +278,4 @@ class StreamLog:
                 self._store.note_closed()
         finally:
             self.writer.close()
+            self.retention.detach()

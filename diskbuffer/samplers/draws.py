@@ -67,6 +67,10 @@ class Form:
         """Return the first step that each sample delivers."""
         return drawn.positions
 
+    def oldest_row(self, drawn: Draw) -> Int64:
+        """Return the oldest row of what each sample delivers, but for the frames of stacks."""
+        return self.first_step(drawn)
+
     def ids(self, drawn: Draw, first: Int64, apart: int | Int64) -> Int64:
         """Return the ids of the steps that samples consist of, (size, ...), -1 where there is none.
 
@@ -241,6 +245,10 @@ class Relabelled(Form):
     def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Of each step: whether it has another goal, and where that was reached."""
         return {"relabelled": ((), "bool"), "_goals": ((), "int64")}
+
+    def oldest_row(self, drawn: Draw) -> Int64:
+        """Return the row of the step, or of its goal."""
+        return np.asarray(np.minimum(drawn.positions, drawn.notes["_goals"]))
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
         """Return which goals are there."""

@@ -289,10 +289,11 @@ class Prioritized(Sampler):
             slot = slots.pop(0)
             self._tree.clear(slot * rows, rows)
             self._views.pop(slot, None)
-        for position in range(max(low, int(self._floors[stream])) // rows * rows, floor, rows):
-            ordinal = (position - low) // rows
+        dropped = max(low, int(self._floors[stream]))
+        for position in range(dropped // rows * rows, floor, rows):
+            ordinal, first = (position - low) // rows, max(position, dropped)
             if ordinal < len(slots):
-                self._tree.clear(slots[ordinal] * rows, min(rows, floor - position))
+                self._tree.clear(slots[ordinal] * rows + first - position, min(position + rows, floor) - first)
         self._lows[stream], self._floors[stream] = low, floor
 
     def _note_slots(self, index: Index, stream: int) -> None:

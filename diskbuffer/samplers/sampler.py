@@ -50,17 +50,13 @@ class Ahead:
         streams = np.where(known, streams, 0)
         first, last = index.episodes_of(streams, positions)
         known &= (starts == first) & (self.drawn.ends > positions) & (self.drawn.ends <= last)  # or it is another buffer's
-        return np.asarray(known & (first >= 0) & self._is_kept(index, form, streams))
-
-    def has_lost(self, index: Index, form: Form) -> bool:
-        """Return whether something is gone of what this same index had when it was drawn."""
-        return not self._is_kept(index, form, self.drawn.streams).all()
-
-    def _is_kept(self, index: Index, form: Form, streams: Int64) -> npt.NDArray[np.bool_]:
-        """Return which of the samples, of an index's streams, are of rows that it keeps."""
         complete = (index.table[:, HEAD] + index.table[:, ENDED])[streams]
         there = form.first_step(self.drawn) >= index.table[streams, FLOOR]
-        return np.asarray(there & form.is_within(self.drawn, index.table[streams, LOW], complete))
+        return np.asarray(known & (first >= 0) & there & form.is_within(self.drawn, index.table[streams, LOW], complete))
+
+    def has_lost(self, index: Index, form: Form) -> bool:
+        """Return whether something may be gone of what this same index had when it was drawn: the oldest rows go first."""
+        return bool((form.oldest_row(self.drawn) < index.table[self.drawn.streams, FLOOR]).any())
 
 
 class Sampler(ABC):

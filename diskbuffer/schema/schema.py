@@ -139,7 +139,7 @@ class Column:
 
 
 FLAGS = ("terminated", "truncated", "is_last")
-BUILT_IN = dict.fromkeys(FLAGS, Column((), "bool")) | {CHECKSUM: Column((2,), "uint32")}  # part of every store
+BUILT_IN = dict.fromkeys(FLAGS, Column((), "bool")) | {CHECKSUM: Column((3,), "uint32")}  # part of every store
 KEPT = ("is_last", CHECKSUM)  # which are written by the buffer itself, and not part of batches
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.checksums import STEP, Summed, UInt32, covered, row_checksums
+from diskbuffer.store.format.checksums import STEP, TIME, Summed, UInt32, covered, row_checksums
 from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
@@ -126,6 +126,10 @@ class Inspected:
     def word(self, row: int, word: int) -> int | None:
         """Return a word of a row's checksum, if the file is there."""
         return None if self._words is None else int(self._words[row, word])
+
+    def times(self) -> UInt32:
+        """Return when the step of each row was added, (length,); zeros where the file is not there."""
+        return np.zeros(self.length, np.uint32) if self._words is None else self._words[:, TIME].copy()
 
     def verified(self, word: int, *, newest: bool = False) -> Bools:
         """Return which rows match a word of their checksum, (length,).

@@ -284,8 +284,18 @@ class Store(Changeable):
 
     @property
     def begins(self) -> Int64:
-        """The position before which rows of each stream do not count, as they were cleared, (streams,)."""
-        return self._cleared.positions() if self._begins is None else self._begins
+        """The position before which rows of each stream do not count: cleared, or more than the capacity, (streams,)."""
+        return np.maximum(self._cleared.positions(), self._cleared.firsts) if self._begins is None else self._begins
+
+    @property
+    def cleared(self) -> Int64:
+        """The position before which rows of each stream were cleared, (streams,)."""
+        return self._cleared.positions()
+
+    @property
+    def firsts(self) -> Int64:
+        """A view of the positions of the oldest steps that the capacity left, (streams,), which only grow."""
+        return self._cleared.firsts
 
     @property
     def cleared_place(self) -> tuple[int, Int64]:
@@ -295,11 +305,11 @@ class Store(Changeable):
     def begin_at(self, positions: Int64) -> None:
         """Exclude, for good, rows before a position, (streams,): steps are cleared."""
         with self.writing():
-            self._cleared.set(np.maximum(positions, self.begins))
+            self._cleared.set(np.maximum(positions, self.cleared))
 
     def go_back_to(self, begins: Int64) -> None:
         """Have rows before a position not count, (streams,), and those after it, whatever was cleared later."""
-        self._cleared.set(begins)
+        self._cleared.reset(begins)
 
     def resize(self, capacity: int | None, lows: Int64) -> None:
         """Change the capacity, for good. `lows` are the positions of the oldest rows that there are, (streams,)."""

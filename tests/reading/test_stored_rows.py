@@ -92,7 +92,7 @@ def test_rows_whose_own_checksum_is_damaged_are_verified_by_their_chunks(tmp_pat
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         buffer.at([42])  # so that its segment is mapped, and its flat files verified
         slot, offset = divmod(42, buffer._store.layout.segment_rows)
-        flip(buffer._store.files.root / buffer._store.layout.data_file("row_checksum", slot), 8 * offset)
+        flip(buffer._store.files.root / buffer._store.layout.data_file("row_checksum", slot), 12 * offset)
         assert (buffer.at([42])["obs"].numpy() == frames[42]).all()
 
 

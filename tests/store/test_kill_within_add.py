@@ -51,7 +51,7 @@ def told(buffer: db.ReplayBuffer, env: int | None = None) -> dict[str, Any]:
 
 
 def changed(before: Path, after: Path) -> dict[str, Places] | None:
-    """Return where files differ, (n,) int64; None where a segment began, or chunks were packed: both have an order."""
+    """Return where files differ, (n,) int64; None where a segment began, was packed, or was sealed: these have an order."""
     names = [{str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()} for root in (before, after)]
     found = dict[str, Places]()
     for name in sorted(names[0]):
@@ -59,7 +59,8 @@ def changed(before: Path, after: Path) -> dict[str, Places] | None:
             return None
         one, other = (np.frombuffer((root / name).read_bytes(), np.uint8) for root in (before, after))
         found[name] = np.flatnonzero(one != other)
-        if len(found[name]) and name.startswith("obs/c.") and name.endswith(".0.0"):
+        is_of_others = (name.startswith("obs/c.") and name.endswith(".0.0")) or name.startswith("_segments/sealed/")
+        if len(found[name]) and is_of_others:
             return None
     return found
 

@@ -95,7 +95,7 @@ def test_the_sizes_of_files_are_those_of_what_is_in_them() -> None:
 def test_all_columns_share_their_rows_and_the_table_its_slots() -> None:
     arrays = {path: node for path, node in zarr_metadata.nodes(layout(), 12).items() if node["node_type"] == "array"}
     assert {arrays[path]["shape"][0] for path in FRAMES} == {12 * 64}
-    assert arrays.pop("_segments/cleared")["shape"] == [3, 2]
+    assert arrays.pop("_segments/cleared")["shape"] == [4, 2]
     assert {node["shape"][0] for path, node in arrays.items() if path.startswith("_segments")} == {12}
     assert arrays["_tail/obs"]["shape"] == [2, layout().tail_rows, 84, 84]
 

@@ -27,6 +27,7 @@ Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 CPU = torch.device("cpu")
 _TRIES = 20  # to load what a writer elsewhere is changing
+_MORE = 64  # steps of each environment that a store keeps for who reads while others are written, or an eighth
 _AT_ONCE, _NUMBERS_AT_ONCE = 4096, 65_536  # steps that are read together, and numbers of them
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,7 +105,8 @@ class Stored(SharedStore):
                 f"{self.path} is no store of a DiskStorage: its columns are {list(opened.columns)}; give another path"
             )
         n_envs, held = opened.n_envs, opened.capacity
-        if held != ring.size * n_envs or (self.ndim == 1 and n_envs > 1):
+        if held != _kept(ring.size) * n_envs or (self.ndim == 1 and n_envs > 1):
+            held = _size_of(held // n_envs) * n_envs if held else None
             raise SchemaError(
                 f"{self.path} holds up to {held} steps of {counted(n_envs, 'environment')}, and DiskStorage({self.max_size}, "
                 f"ndim={self.ndim}) asks for something else; give another path, or DiskStorage({held}, "
@@ -194,7 +196,7 @@ class Stored(SharedStore):
         n_envs, self._lanes = math.prod(entries.lanes), entries.lanes
         self.open_to_write(
             columns=entries.columns,
-            capacity=-(-self.max_size // n_envs) * n_envs,
+            capacity=_kept(-(-self.max_size // n_envs)) * n_envs,
             n_envs=n_envs,
             frame_stack=entries.stack,
             padding=entries.padding(data),
@@ -318,6 +320,16 @@ class Stored(SharedStore):
     def __getstate__(self) -> dict[str, Any]:
         """Return what it takes to open it again elsewhere: no data."""
         return super().__getstate__() | {"_kept": {}}
+
+
+def _kept(size: int) -> int:
+    """Return how many steps the store of a ring keeps: some more, for slices that were taken, and threads that read meanwhile."""
+    return size + max(_MORE, -(-size // 8))
+
+
+def _size_of(kept: int) -> int:
+    """Return the size of a ring whose store keeps so many steps."""
+    return max(kept - _MORE if kept <= 9 * _MORE else kept * 8 // 9, 0)
 
 
 def _blocks(array: Int64, size: int) -> Iterator[Int64]:

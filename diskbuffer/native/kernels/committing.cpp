@@ -12,6 +12,7 @@ namespace diskbuffer {
 namespace {
 
 constexpr int64_t of_observation = 0, of_step = 1;  // words of a row's checksum
+constexpr int64_t time_word = 2;                      // behind them: when the step was added
 constexpr uint32_t nothing_done = 0;  // in place of the second word of a row that may still become a step
 constexpr int64_t narrow = 256;       // bytes of a row, up to which its values are put side by side for one checksum
 
@@ -44,6 +45,7 @@ void BlockRecorder::commit(int64_t until) {
     int64_t together = until;
     for (int64_t e = 0; e < environments; e++) together = std::min(together, reach(e, together));
     for (int64_t e = 0; e < environments; e++) commit_environment(e, together);
+    target_.retention->tick(together - done);
     done = together;
     if (done < until) {
         for (int64_t e = 0; e < environments; e++)  // a prefix may be longer than all the room that there ever is at once
@@ -140,12 +142,14 @@ void BlockRecorder::commit_run(int64_t environment, int64_t first, int64_t last,
     for (int64_t k = 0; k < n; k++) {
         write_word(stream, position + k, of_step);
         write_word(stream, position + k + 1, of_observation);
+        store<uint32_t>(word_at(stream, position + k, time_word), static_cast<uint32_t>(target_.retention->now() + first - done + k));
     }
     if (is_over) write_word(stream, head, of_step);
     else store<uint32_t>(word_at(stream, head, of_step), nothing_done);
     have_count(stream, position, head);
     newest.head = head;
     newest.ended = is_over;
+    target_.retention->add(stream, first - done, n);
 }
 
 void BlockRecorder::copy_rows(int64_t c, int64_t stream, int64_t position, int64_t n, const uint8_t* source, int64_t stride) const {

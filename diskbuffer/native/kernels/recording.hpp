@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "retention.hpp"
 #include "table.hpp"
 
 namespace diskbuffer {
@@ -53,6 +54,7 @@ struct Target {
     const int64_t* evictable_from;  // by stream: the position of the newest row from which on one more segment is evictable
     const LengthPlace* lengths;  // by stream: of the older and the newest segment; rows count as these say so
     int64_t segment_rows;        // each segment begins at a multiple of it
+    Retention* retention;        // what is to know which steps were added, and when
 };
 
 // Where the values of one column lie; `after` are observations after the steps.

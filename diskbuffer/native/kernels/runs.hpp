@@ -139,7 +139,7 @@ inline bool contains_rows(const Target& target, const Source& source, const Run&
     return source.address != 0 && row >= 0 && (run.lane * target.lane_rows + row + count) * row_bytes <= source.size;
 }
 
-constexpr int64_t ROW_CHECKSUM = 8;  // bytes of a row's two checksums, of which the first is the observation's
+constexpr int64_t ROW_CHECKSUM = 12;  // bytes of a row's two checksums, of which the first is the observation's, and of its time
 
 // A shard as it is mapped. Neither its chunks nor its index are trusted.
 struct Shard {

@@ -47,7 +47,7 @@ def blank(
         if newest and path != "is_last":
             rows[path][-1] = 0
     kept = {path: _kept(layout, segment, path, bad) for path in layout.lossy}
-    words = np.zeros((length, 2), np.uint32)
+    words = np.stack([np.zeros(length, np.uint32), np.zeros(length, np.uint32), segment.times()], axis=1)
     for word in (OBS, STEP):
         some = {path: _summed(kept[path], rows[path]) if path in kept else rows[path] for path in covered(layout.schema, word)}
         words[:, word] = row_checksums(layout.schema, layout.salt, segment.stream, segment.first, length, some, word)

@@ -20,7 +20,7 @@ from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import going_back
-from diskbuffer.store.recovery.visible_rows import stays, visible_rows
+from diskbuffer.store.recovery.visible_rows import cleared_then, counts_as_noted, stays, visible_rows
 from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.store import Kept
 from diskbuffer.store.tail_copy import StoredTail
@@ -58,7 +58,10 @@ class TableFinder:
         if self._opened.live:
             return (yield from self._find_lasting_gaps())
         lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
-        yield from self._find_damaged_clears(lost_power)
+        if lost_power:  # then the note of the last flush tells
+            yield Finding(fix=partial(self._store.go_back_to, np.array(cleared_then(self._store), np.int64)))
+        else:
+            yield from self._find_damaged_clears()
         yield from self._find_damaged_tail(lost_power)
         if not lost_power or self._missing_rows():
             yield from self._find_lost_entries()
@@ -70,13 +73,18 @@ class TableFinder:
         yield Finding(fix=partial(going_back.drop_other_rows, self._store, visible))
         return visible
 
-    def _find_damaged_clears(self, lost_power: bool) -> Finder[None]:
-        """Find out whether it is known which steps were cleared; after a power loss another note tells."""
+    def _find_damaged_clears(self) -> Finder[None]:
+        """Find out whether it is known which steps were cleared, or given up."""
+        what, is_clean = "", self._opened.last_shutdown is LastShutdown.CLEAN
         try:
+            if is_clean and not counts_as_noted(self._store):
+                what = "which rows count is not what was noted when the store was closed; repair goes by that note"
             self._store.begins  # noqa: B018
         except CorruptionError as error:
-            fix = partial(self._store.go_back_to, np.zeros(self._layout.streams, np.int64))
-            yield Finding(() if lost_power else (Problem(self._store.root / CLEARED_FILE, str(error)),), fix)
+            what = str(error)
+        if what:
+            noted = np.array(cleared_then(self._store), np.int64) if is_clean else np.zeros(self._layout.streams, np.int64)
+            yield Finding((Problem(self._store.root / CLEARED_FILE, what),), partial(self._store.go_back_to, noted))
 
     def _find_damaged_tail(self, lost_power: bool) -> Finder[None]:
         """Have the rows that the last flush copied of the tail be looked at, where they count."""

@@ -3,7 +3,8 @@
 A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is final when the row comes to
 be, and of what was done there, which is final with the step. Both start from a number that only this row of this store
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
-something may be, its second word is 0.
+something may be, its second word is 0. A third word is no checksum: it tells when the step was added, for a capacity of several
+environments together.
 
 What is computed for every row is native: `diskbuffer.native.checksums`.
 """
@@ -26,7 +27,7 @@ Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
-OBS, STEP = 0, 1  # words of a row's checksum
+OBS, STEP, TIME = 0, 1, 2  # words of a row's checksum, and when its step was added
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD, _HASHED = 2**64 - 1, 2**33 - 1
 

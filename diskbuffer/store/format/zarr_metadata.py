@@ -25,7 +25,7 @@ def nodes(layout: Layout, slots: int) -> dict[str, dict[str, Any]]:
             metadata["/".join(name.split("/")[:n])] = group({})
         names = ("slot", "rows_and_check")[: 1 + len(shape)]
         metadata[name] = array((slots, *shape), (TABLE_SLOTS, *shape), dtype, names)
-    metadata[CLEARED] = array((3, layout.streams), (3, layout.streams), "int64", ("words", "stream"))
+    metadata[CLEARED] = array((4, layout.streams), (4, layout.streams), "int64", ("words", "stream"))
     if layout.packed:
         metadata[TAIL] = group({})
     for path in layout.packed:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown, how_it_was_left
+from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.store import Kept, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     """
     last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
     if last is LastShutdown.POWER_LOSS:
-        each = zip(_segments(store), synced, _cleared_then(store), strict=True)
+        each = zip(_segments(store), synced, cleared_then(store), strict=True)
         return [_of_last_flush(store, stream, *of, damaged) for stream, of in enumerate(each)]
     if damaged:
         return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)]
@@ -35,25 +36,35 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     for stream, (head, expected) in enumerate(zip(store.heads(visible).tolist(), synced, strict=True)):
         if head < expected:
             raise _missing(store, f"{head + 1} to {expected}", stream)
+    if last is LastShutdown.CLEAN and not counts_as_noted(store):
+        raise CorruptionError(
+            f"{store.root}/{CLEARED_FILE}: which rows count is not what was noted when the store was closed; it is damaged. "
+            "`diskbuffer check --repair` goes by the note"
+        )
     return visible
+
+
+def counts_as_noted(store: Store) -> bool:
+    """Return whether those rows count that did at the last flush, as it is where the store was closed."""
+    return tuple(store.begins.tolist()) == cleared_then(store)
 
 
 def visible_from(store: Store, visible: Kept) -> Int64:
     """Return the position from which on rows of each stream are visible, as others were cleared, (streams,)."""
     last, _ = how_it_was_left(store.durability.state, store.files, store.layout.streams)
-    cleared = np.array(_cleared_then(store), np.int64) if last is LastShutdown.POWER_LOSS else store.begins
+    cleared = np.array(cleared_then(store), np.int64) if last is LastShutdown.POWER_LOSS else store.begins
     return np.minimum(cleared, store.heads(visible) + 1)  # of a copy made by a reader, rows may miss that were cleared
 
 
-def _cleared_then(store: Store) -> tuple[int, ...]:
-    """Return the position before which rows of each stream did not count at the last flush."""
+def cleared_then(store: Store) -> tuple[int, ...]:
+    """Return the position before which rows of each stream did not count at the last flush, or when the store was closed."""
     state = store.durability.state
     return (0,) * store.layout.streams if state is None else state.cleared
 
 
 def stays(store: Store, stream: int) -> bool:
     """Return whether nothing of a stream was ever evicted."""
-    return store.layout.capacity is None and not _cleared_then(store)[stream]
+    return store.layout.capacity is None and not cleared_then(store)[stream]
 
 
 def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:

@@ -1,9 +1,10 @@
-"""From which position on the rows of each stream count, as others were cleared: words that are mapped, so that no clear syncs.
+"""From which position on the rows of each stream count: words that are mapped, so that neither a clear nor an `add` syncs.
 
-    int64 (3, streams): two rows of positions; in the first word of the last row, how often that was set, and a checksum
+    int64 (4, streams): two rows of positions; in the first word of the third, how often that was set, and a checksum; positions
 
-An odd number of times: the second row holds. The other one is written, and then that word, by one aligned store: for all streams
-at once. After a power loss, what the last flush noted is put there.
+What was cleared is in one of the first two rows, in the second after an odd number of times. The other one is written, and then
+that word, by one aligned store: for all streams at once. The last row has the oldest step that a capacity left of each stream: a
+word of its own each, which only grows. After a power loss, what the last flush noted is put there.
 """
 
 from __future__ import annotations
@@ -31,19 +32,25 @@ class Cleared:
         self._where, self._salt = f"{files.root}/{CLEARED_FILE}", layout.salt
         Layers(files).copy_up(CLEARED_FILE)
         mapped = files.map(CLEARED_FILE, bytes_of(layout), writable=writable)
-        self._words: Int64 = mapped.array(np.int64, (3, layout.streams))  # which keeps it mapped
+        self._words: Int64 = mapped.array(np.int64, (4, layout.streams))  # which keeps it mapped
 
     @property
     def place(self) -> tuple[int, Int64]:
-        """Where the word lies that is another one each time: address, and a view."""
+        """Where the word lies that is another one each time that steps are cleared: address, and a view."""
         return int(self._words[2:].ctypes.data), self._words[2, :1]
+
+    @property
+    def firsts(self) -> Int64:
+        """A view of the positions of the oldest steps that a capacity left, (streams,)."""
+        view: Int64 = self._words[3]
+        return view
 
     def close(self) -> None:
         """Unmap the file, but for what somebody has a view of; what was there can still be read."""
         self._words = self._words.copy()
 
     def positions(self) -> Int64:
-        """Return the position of each stream's first row that counts, (streams,); a CorruptionError where they are damaged."""
+        """Return the position of each stream's first row that was not cleared, (streams,); a CorruptionError if damaged."""
         for _ in range(_READS):
             word = int(self._words[2, 0])
             row: Int64 = self._words[word >> 32 & 1].copy()
@@ -59,6 +66,11 @@ class Cleared:
         self._words[times & 1] = positions
         self._words[2, 0] = _word(self._salt, times, positions)
 
+    def reset(self, positions: Int64) -> None:
+        """Set the positions before which rows do not count, whatever the reason, and forget all others."""
+        self.set(positions)
+        self.firsts[:] = 0
+
 
 def _word(salt: int, times: int, positions: Int64) -> int:
     if (positions < 0).any() or (positions >= _MOST).any():
@@ -69,11 +81,11 @@ def _word(salt: int, times: int, positions: Int64) -> int:
 
 def bytes_of(layout: Layout) -> int:
     """Return how large the file is."""
-    return 3 * 8 * layout.streams
+    return 4 * 8 * layout.streams
 
 
 def contents_of(layout: Layout, positions: Int64) -> Int64:
-    """Return the file of a store in which rows before some positions, (streams,), were cleared."""
-    words = np.zeros((3, layout.streams), np.int64)
+    """Return the file of a store in which rows before some positions, (streams,), do not count."""
+    words = np.zeros((4, layout.streams), np.int64)
     words[1], words[2, 0] = positions, _word(layout.salt, 1, positions)
     return words
