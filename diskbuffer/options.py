@@ -20,7 +20,7 @@ from diskbuffer.schema.schema import Column, Schema, is_observation
 from diskbuffer.schema.transforms import Greyscale, Resize, notation, result_of, transforms_of
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
-from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
+from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, small_segment_rows_of, tail_rows_of
 
 _MOST_SLOTS = 2**24
 _ANOTHER = "Open it with its path alone, or give another path for a new store"
@@ -55,7 +55,8 @@ class CreateOptions(TypedDict, total=False):
         Rows of a segment, a power of two: the unit of eviction. Chosen from the capacity.
     chunk_rows : int, optional
         Rows that are compressed together, where rows are compressed (those of 1 KiB and more): 1, 2, 4 or 8. More of them take
-        less of the disk, and more time to pick single steps from. 4 by default, and fewer where a row has more than 64 KB.
+        less of the disk, and more time to pick single steps from. 4 by default, and fewer where a row has more than 64 KB; if
+        neither this nor `segment_rows` is given, and all steps of the capacity take at most 256 MB, nothing is compressed.
     capacity_each : bool, optional
         Whether every environment keeps its own newest ``capacity // n_envs`` steps, for environments that add unevenly. False, or
         as the store has it.
@@ -110,8 +111,11 @@ class RequestedOptions:
         if streams > 1 and self.autoreset is None:
             raise InputError(f"n_envs={streams} does not say how these environments reset: {_GIVE_AUTORESET}", option="autoreset")
         check_libraries(self.schema)
-        chunk_rows = chunk_rows_of(self.schema, self.chunk_rows)
-        rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema.columns)
+        columns, small = self.schema.columns, None
+        if self.segment_rows is None and self.chunk_rows is None:
+            small = small_segment_rows_of(self.capacity, streams, columns)
+        chunk_rows = {} if small else chunk_rows_of(self.schema, self.chunk_rows)
+        rows = self.segment_rows or small or segment_rows_of(self.capacity, streams, columns)
         layout = Layout(
             self.schema,
             self.capacity,

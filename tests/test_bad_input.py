@@ -600,7 +600,7 @@ def sign(metadata: Any) -> None:
         attributes["checksum"] = layout._checksum(attributes)
 
 
-@pytest.mark.parametrize(("name", "value"), [("capacity", 99), ("padding", "zeros"), ("tags", ["a"]), ("slots", 3), ("salt", 5)])
+@pytest.mark.parametrize(("name", "value"), [("capacity", 99), ("padding", "zeros"), ("tags", ["a"]), ("slots", 9), ("salt", 5)])
 def test_metadata_that_was_changed_is_refused(name: str, value: Any, pristine: Path, tmp_path: Path) -> None:
     metadata = json.loads((pristine / "zarr.json").read_bytes())
     _attributes(metadata)[name] = value

@@ -387,6 +387,7 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
             data.draw(st.sampled_from(["first", "zeros", "dirty"]), "filling"),
             data.draw(st.integers(0, 6), "steps played before"),
             db.Column(data.draw(st.sampled_from([(), (2,)])), data.draw(st.sampled_from(["int8", "int64", "float32"]))),
+            chunk_rows=data.draw(st.sampled_from([None, 1, 4]), "rows of a chunk"),  # None: a small store is not compressed
         )
         try:
             play(world, data)

@@ -22,7 +22,7 @@ from diskbuffer.runtime.dropped import close_dropped
 from diskbuffer.schema.environment import as_json
 from diskbuffer.schema.schema import Column, is_observation
 from diskbuffer.store.building import is_there
-from diskbuffer.store.format.sizes import PACKED_ROW_BYTES, segment_rows_of, worth_a_ring, worth_files
+from diskbuffer.store.format.sizes import PACKED_ROW_BYTES
 
 _writers: weakref.WeakValueDictionary[str, SharedStore] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[SharedStore] = weakref.WeakSet()
@@ -128,21 +128,13 @@ class SharedStore:
         if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
             before.close()
         options = self._options | dict(how)
-        if "columns" in options and not is_there(self.path):
-            if self._codec is not None:
-                options["columns"] = _with_codec(options["columns"], self._codec)
-            if options.get("segment_rows") is None:
-                options["segment_rows"] = self.least_segment_rows(options)
+        if self._codec is not None and "columns" in options and not is_there(self.path):
+            options["columns"] = _with_codec(options["columns"], self._codec)
         try:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
             gc.collect()
             return ReplayBuffer(self.path, **options)
-
-    def least_segment_rows(self, how: Mapping[str, Any]) -> int:
-        """Choose larger segments for small steps than a store has: old steps are in no place of a ring, so never drawn."""
-        ring = how.get("capacity"), how.get("n_envs") or 1, how["columns"]
-        return max(segment_rows_of(*ring), worth_files(*ring[1:]), worth_a_ring(*ring))
 
     def _take(self, opened: ReplayBuffer, *, writes: bool) -> None:
         try:

@@ -56,7 +56,7 @@ class Disk:
 
 @pytest.fixture
 def buffer(tmp_path: Path) -> Any:
-    with db.ReplayBuffer(tmp_path / "store", 100, columns={"obs": db.Column((64, 64), "uint8")}) as made:
+    with db.ReplayBuffer(tmp_path / "store", 100, columns={"obs": db.Column((64, 64), "uint8")}, chunk_rows=4) as made:
         made.extend(obs=np.zeros((51, 64, 64), np.uint8), reward=np.zeros(50))
         yield made
 

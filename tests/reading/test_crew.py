@@ -21,7 +21,7 @@ NAME = "diskbuffer-gather"
 
 @pytest.fixture
 def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
-    with db.ReplayBuffer(tmp_path / "store", STEPS, columns={"obs": db.Column((40, 40), "uint8")}) as made:
+    with db.ReplayBuffer(tmp_path / "store", STEPS, columns={"obs": db.Column((40, 40), "uint8")}, chunk_rows=4) as made:
         made.extend(obs=FRAMES, reward=np.zeros(STEPS))
         yield made
 

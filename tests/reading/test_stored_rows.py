@@ -23,7 +23,7 @@ def noise(n: int = STEPS + 1) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def fill(path: Path, frames: Any, *, sealed: bool = True, **options: Any) -> None:
     columns = {"obs": db.Column(frames.shape[1:], "uint8"), "action": db.Column((), "int64")}
-    with db.ReplayBuffer(path, STEPS, columns=columns, **options) as buffer:
+    with db.ReplayBuffer(path, STEPS, columns=columns, **{"chunk_rows": CHUNK_ROWS} | options) as buffer:
         buffer.extend(obs=frames, action=np.arange(STEPS), reward=np.zeros(STEPS))
         if sealed:
             buffer.flush(recompress=True)
@@ -56,7 +56,13 @@ def test_rows_come_back_as_they_were(tmp_path: Path, sealed: bool, stack: int, n
     frames = noise()
     columns = {"obs": db.Column(frames.shape[1:], "uint8")}
     with db.ReplayBuffer(
-        tmp_path / "store", 2 * STEPS, columns=columns, n_envs=n_envs, autoreset="next_step", frame_stack=stack
+        tmp_path / "store",
+        2 * STEPS,
+        columns=columns,
+        n_envs=n_envs,
+        autoreset="next_step",
+        frame_stack=stack,
+        chunk_rows=CHUNK_ROWS,
     ) as buffer:
         for env in range(n_envs):
             buffer.extend(obs=frames[:: (-1) ** env], reward=np.zeros(STEPS), env=env)
@@ -114,7 +120,7 @@ def test_a_row_of_another_place_does_not_pass(tmp_path: Path) -> None:
 def test_other_columns_are_read_by_chunks(tmp_path: Path, shape: dict[str, tuple[int, ...]]) -> None:
     """A row's checksum covers all of the observation, and of small rows a chunk has few pages."""
     columns = {path: db.Column(size, "uint8") for path, size in shape.items()}
-    with db.ReplayBuffer(tmp_path / "store", STEPS, columns=columns) as buffer:
+    with db.ReplayBuffer(tmp_path / "store", STEPS, columns=columns, chunk_rows=CHUNK_ROWS) as buffer:
         assert (buffer._reader.columns.targets[..., structs.CHECKSUMS] < 1).all()
         rng = np.random.default_rng(0)
         obs: Any = {path.split("/")[-1]: rng.integers(0, 256, (STEPS + 1, *size), np.uint8) for path, size in shape.items()}

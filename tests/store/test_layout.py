@@ -12,7 +12,7 @@ import diskbuffer as db
 from diskbuffer.schema.schema import Schema
 from diskbuffer.store.format import codec, zarr_metadata
 from diskbuffer.store.format.layout import Layout
-from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
+from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of, small_segment_rows_of
 from tests.amounts import examples
 
 FRAMES = Schema.of({"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")})
@@ -50,10 +50,10 @@ def test_segments_are_powers_of_two_and_not_too_large(capacity: int | None, stre
 
 
 @pytest.mark.parametrize(("capacity", "streams"), [(1_000_000, 1), (1_000_000, 16), (1_000_000, 64), (100_000, 4), (2000, 1)])
-def test_slots_are_at_most_about_two_thousand_and_open_segments_a_sixteenth(capacity: int, streams: int) -> None:
+def test_slots_are_at_most_about_two_thousand_and_open_segments_an_eighth(capacity: int, streams: int) -> None:
     rows = segment_rows_of(capacity, streams, FRAMES.columns)
     assert capacity / rows <= 2000
-    assert streams * rows <= capacity / 16
+    assert streams * rows <= capacity / 7
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,18 @@ def test_segments_of_small_rows_are_worth_their_files_but_a_quarter_at_most(
 ) -> None:
     schema = Schema.of({"obs": db.Column(shape, "float32" if len(shape) == 1 else "uint8")})
     assert segment_rows_of(20_000, streams, schema.columns) == rows
+
+
+@pytest.mark.parametrize(
+    ("capacity", "streams", "width", "rows"),
+    [(64 * 128, 64, 64, 2048), (8 * 2048, 8, 64, 32768), (16_384, 16, 7056, 1024), (5, 1, 4, 64), (10_000_000, 1, 64, None)],
+)
+def test_segments_of_small_stores_hold_many_rollouts_and_128_mb_at_most(
+    capacity: int, streams: int, width: int, rows: int | None
+) -> None:
+    columns = {"obs": db.Column((width,), "uint8"), "action": db.Column((), "float32")}
+    assert small_segment_rows_of(capacity, streams, columns) == rows
+    assert small_segment_rows_of(capacity, streams, columns | {"obs": db.Column((width,), "uint8", codec="lz4")}) is None
 
 
 def layout(**options: Any) -> Layout:

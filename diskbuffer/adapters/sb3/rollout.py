@@ -92,7 +92,6 @@ class DiskRolloutBuffer(RolloutBuffer):
             segment_rows=segment_rows,
             codec=codec,
             metadata=metadata,
-            rollout=buffer_size,
         )
         self.waited = self.updating = 0.0
         self._newest: Any = None  # observations of the last step: what comes after it is not known yet

@@ -58,13 +58,10 @@ class Stored(SharedStore):
         n_envs: int,
         frame_stack: int,
         action_space: spaces.Space[Any],
-        *,
-        rollout: int = 0,
         **options: Any,
     ) -> None:
         environment = describe_spaces(space, action_space)
         super().__init__(path, n_envs=n_envs, autoreset="disabled", environment=environment, **options)
-        self._rollout = rollout
         self._capacity, self.n_envs, self._stack = capacity, n_envs, integer("frame_stack", frame_stack)
         parts: dict[Part, Any] = dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
         shapes = shapes if isinstance(shapes, dict) else {None: shapes}
@@ -76,10 +73,6 @@ class Stored(SharedStore):
         as_given = None in parts and self._frames[None].are_side_by_side
         self._stored_shape = (n_envs, *self._frames[None].shape) if as_given else None  # of what the store takes as it is
         self.open_to_read()
-
-    def least_segment_rows(self, how: Mapping[str, Any]) -> int:
-        """Choose segments that have two rollouts: `add` would wait for smaller ones to be sealed."""
-        return max(super().least_segment_rows(how), 2 << (self._rollout - 1).bit_length())
 
     # Opening
 

@@ -10,6 +10,7 @@ from diskbuffer.schema.schema import Column, Schema
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 PACKED_FLOAT_BYTES = 4096  # of floats, which LZ4 hardly makes smaller: states of hundreds of numbers are mapped, too
 TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its own, and takes many chunks at a time
+SMALL_BYTES = 256 * 1024**2  # of all rows that a store keeps: nothing of it is compressed
 ALL_TAILS_BYTES = 64 * 1024**2  # of all streams in a column: it is allocated when the store is created
 
 
@@ -50,29 +51,35 @@ def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: in
 
 
 def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
-    """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most.
+    """Choose a segment's rows, a power of two: open segments about an eighth of the capacity at most, about 2,000 slots at most.
 
-    They are up to an eighth where rows are small, as vectors are: each segment takes a dozen files, made and removed. Of a small
-    capacity they are up to a quarter, so that a segment has 64 rows, or as many as `worth_files`.
+    They are up to an eighth where rows are small, as vectors are, and of 8 MB of the heaviest column: each segment takes a dozen
+    files, made and removed. Of a small capacity they are up to a quarter, so that a segment has 64 rows, 256 KB of the heaviest
+    column, or 16 MB of all streams together.
     """
-    most = _power_of_two(max(8, 256 * 1024**2 // _heaviest(columns)))  # a segment's bytes, uncompressed
+    heaviest = _heaviest(columns)
+    most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
     if capacity is None:
         return min(most, 64 * 1024)
+    share = capacity // streams
     few_slots = 2 * _power_of_two(-(-capacity // 2000))
-    few_files = min(max(64, worth_files(streams, columns)), _power_of_two(capacity // (4 * streams)))
-    a_part, at_most = (8, 8192) if _heaviest(columns) < PACKED_ROW_BYTES else (16, 4096)
-    return max(8, min(most, max(few_slots, few_files, min(at_most, _power_of_two(capacity // (a_part * streams))))))
+    worth_files = min(4096, _power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // heaviest))
+    few_files = min(max(64, worth_files), _power_of_two(share // 4))
+    a_part, at_most = (8, 8192) if heaviest < PACKED_ROW_BYTES else (16, 4096)
+    ring = min(16_384, _power_of_two(8 * 1024**2 // heaviest), _power_of_two(share // 8))
+    return max(8, min(most, max(few_slots, few_files, ring, min(at_most, _power_of_two(share // a_part)))))
 
 
-def worth_files(streams: int, columns: Mapping[str, Column]) -> int:
-    """Return how many rows make 256 KB of the heaviest column, or 16 MB of all streams together; 4,096 at most."""
-    return min(4096, _power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // _heaviest(columns)))
+def small_segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int | None:
+    """Choose a segment's rows in a small store, of which nothing is compressed, so that no file is made in ten rollouts.
 
-
-def worth_a_ring(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
-    """Return an eighth of a ring's rows, of which 8 MB of the heaviest column at most, and 16,384: then few files come and go."""
-    eighth = _power_of_two((capacity or 0) // (8 * streams))
-    return min(16_384, eighth, _power_of_two(8 * 1024**2 // _heaviest(columns)))
+    They are 16 times a stream's share of the capacity, but all streams' together at most 128 MB: of two segments of each, that is
+    what the disk has more than is kept. None where the store is not small, or a column's codec was chosen.
+    """
+    row_bytes = sum(column.row_bytes for column in columns.values())
+    if capacity is None or capacity * row_bytes > SMALL_BYTES or any(column.codec for column in columns.values()):
+        return None
+    return max(8, _power_of_two(min(16 * -(-capacity // streams), SMALL_BYTES // 2 // (streams * row_bytes))))
 
 
 def _heaviest(columns: Mapping[str, Column]) -> int:
