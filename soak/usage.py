@@ -34,10 +34,7 @@ def used_bytes(root: Path) -> dict[str, Bools]:
     state = State.read(store.files, store.layout)
     if state is not None and state.clean and state.tail is not None:
         used[state.tail.name][:] = True
-    used[CLEARED_FILE][16 * store.layout.streams :][:8] = True
-    used[CLEARED_FILE][24 * store.layout.streams :] = True
-    if store.begins.any():
-        used[CLEARED_FILE][:] = True
+    _mark_cleared(store, used[CLEARED_FILE].reshape(4, store.layout.streams, 8))
     slots = [slots.tolist() for slots in store.table.by_stream()]
     for slot in range(store.table.slots):
         _mark_entry(store, used, slot)
@@ -53,10 +50,21 @@ def open_files(root: Path) -> set[str]:
     """Return the files of a store that may have been written to still when it was left: checksums are of complete ones."""
     store = open_store(root, writable=False, recover=False)
     layout, found = store.layout, {directory.tail_file(store.layout, path) for path in store.layout.packed}
+    state = State.read(store.files, layout)
+    if state is not None and not state.clean:
+        found.add(CLEARED_FILE)
     for slot in np.flatnonzero(store.table.column("length")).tolist():
         if not store.table.is_sealed(slot):
             found |= {layout.data_file(path, slot) for path in layout.schema.recorded}
     return found
+
+
+def _mark_cleared(store: Store, used: Bools) -> None:
+    """Mark the word, the positions that it says hold, and those of a capacity behind them."""
+    word = int(store.cleared_place[1][0])
+    used[2, 0] = True
+    used[word >> 32 & 1] |= word != 0
+    used[3] = (store.firsts > store.cleared)[:, None]
 
 
 def _mark_entry(store: Store, used: dict[str, Bools], slot: int) -> None:
