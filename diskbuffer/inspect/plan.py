@@ -162,7 +162,8 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
     capacity = capacity or stored.capacity
     steps = steps or capacity or recorded
     with tempfile.TemporaryDirectory() as temporary:  # an empty one has what does not grow
-        ReplayBuffer(Path(temporary) / "store", **stored.options() | {"capacity": capacity or steps}).close()
+        sizes = {"capacity": capacity or steps, "segment_rows": stored.segment_rows}  # which stays, whatever the capacity
+        ReplayBuffer(Path(temporary) / "store", **stored.options() | sizes).close()
         empty = Reader(Path(temporary) / "store")
         info, fixed = empty.info, empty.usage()
     packing, sealed = {}, usage.sealed * stored.segment_rows

@@ -14,6 +14,7 @@ from diskbuffer.schema.schema import KEPT, Column
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
+from diskbuffer.store.format.sizes import small_segment_rows_of
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers.description import has_writers, read_description
 from diskbuffer.writers.learner_lock import COLUMNS
@@ -97,11 +98,17 @@ class StoreInfo:
         )
 
     def options(self) -> dict[str, Any]:
-        """Return the options of `ReplayBuffer` that make such a store, without the columns that were written later."""
+        """Return the options of `ReplayBuffer` that make such a store, without the columns that were written later.
+
+        A small one is small as its capacity is: neither size is among them then.
+        """
+        recorded = {path: column for path, column in self.columns.items() if path not in self.derived}
+        small = None if self.chunk_rows else small_segment_rows_of(self.capacity, self.n_envs, recorded)
         rows = {rows for path, rows in self.chunk_rows.items() if not self.columns[path].is_lossy}
-        names = ("capacity", "capacity_each", "n_envs", "frame_stack", "padding", "autoreset", "segment_rows")
+        names = ("capacity", "capacity_each", "n_envs", "frame_stack", "padding", "autoreset")
         return {
-            "columns": {path: column for path, column in self.columns.items() if path not in (*self.derived, *KEPT)},
+            "columns": {path: column for path, column in recorded.items() if path not in KEPT},
+            "segment_rows": None if self.segment_rows == small else self.segment_rows,
             "chunk_rows": rows.pop() if len(rows) == 1 else None,
             **{name: getattr(self, name) for name in (*names, "environment", "metadata")},
         }

@@ -188,6 +188,15 @@ def test_a_copy_is_as_compressed_as_a_sealed_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_a_copy_of_a_small_store_is_not_compressed_either(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", 500, columns={"obs": db.Column((64, 64), "uint8")}) as buffer:
+        buffer.extend(obs=np.zeros((21, 64, 64)), reward=np.zeros(20))
+    editing.copy(tmp_path / "store", tmp_path / "copy", where="length > 5", progress=False)
+    made, copied = read_info(tmp_path / "store"), read_info(tmp_path / "copy")
+    assert made.chunk_rows == copied.chunk_rows == {}
+    assert made.segment_rows == copied.segment_rows
+
+
 def test_columns_codecs_and_chunks_are_chosen(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 1, columns=stores.COLUMNS["dict"])
     options: dict[str, Any] = {"columns": ["obs/camera", "action"], "codec": {"obs/camera": "zstd:3"}, "chunk_rows": 8}
