@@ -55,8 +55,8 @@ def copy(
         Other names for columns, by path: ``{"obs/camera": "obs/wrist"}``. A part of an observation stays one, as it has more rows
         than other columns; flags, rewards and tags have names that every store has. Other options take the names in `store`.
     capacity : int or "all", optional
-        Keep the newest so many steps, or all from now on. As the store's by default, or more where it has more steps than that,
-        as rings do: no step is lost.
+        Keep the newest so many steps, or all from now on. As the store's by default, or more where several writers' have more
+        steps together: no step is lost.
     codec : mapping of str to str or None, optional
         How columns are compressed, by path, as `Column` takes it; None has it chosen from the data.
     chunk_rows : int, optional

@@ -14,6 +14,9 @@ row, its *stack prefix*. Each of these is an episode of one row, so no step; sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -224,6 +227,16 @@ class Streams:
     def slots(self, stream: int) -> Int64:
         """Return the slots of a stream's segments, oldest first."""
         return self._slots[stream].values
+
+    def values_at(self, stream: int, positions: Int64, values: Callable[[int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return what lies at positions of a stream, which ascend, (n, ...). ``values(slot)`` are those of a segment."""
+        segments = positions // self.segment_rows - int(self.table[stream, LOW]) // self.segment_rows
+        slots, parts = self.slots(stream).tolist(), list[npt.NDArray[Any]]()
+        for segment in range(segments[0], segments[-1] + 1):
+            here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
+            if here.start < here.stop:
+                parts.append(values(slots[segment])[positions[here] % self.segment_rows])
+        return np.concatenate(parts)
 
     def episode_of(self, stream: int, position: int) -> int:
         """Return where the episode that a position lies in starts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,13 +186,6 @@ def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> np
 
 def _at(store: Readable, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
     """Read a flat column at positions of a stream, in ascending order."""
-    rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
-    result = np.zeros(len(positions), store.layout.schema[name].np_dtype)
-    segments = positions // rows
-    for segment in range(segments[0], segments[-1] + 1) if len(positions) else ():
-        here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
-        if here.start == here.stop:
-            continue
-        values = store.values(name, int(index.slots(stream)[segment - first]))
-        result[here] = values[positions[here] % rows]
-    return result
+    if not len(positions):
+        return np.zeros(0, store.layout.schema[name].np_dtype)
+    return index.values_at(stream, positions, partial(store.values, name))

@@ -130,7 +130,9 @@ class StreamLog:
     def evict(self) -> None:
         """Evict segments whose rows are not needed any more; one that is not packed yet at a later step, if the disk fails."""
         table, behind = self._index.table, self._rows + self._index.context
-        for stream in np.flatnonzero(table[:, FLOOR] - table[:, LOW] >= behind).tolist():
+        due = np.flatnonzero(table[:, FLOOR] - table[:, LOW] >= behind).tolist()
+        cleared = self._store.cleared.tolist() if due else []
+        for stream in due:
             while (low := int(table[stream, LOW])) + behind <= min(table[stream, FLOOR], table[stream, HEAD]):
                 if self.writer.segments.has(stream, low):
                     try:
@@ -139,14 +141,14 @@ class StreamLog:
                         return
                 if self.writer.segments.has(stream, low):
                     break
-                self._drop_oldest(stream, low)
+                self._drop_oldest(stream, was_cleared=low + self._rows <= cleared[stream])
 
-    def _drop_oldest(self, stream: int, low: int) -> None:
+    def _drop_oldest(self, stream: int, *, was_cleared: bool) -> None:
         self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
         slot = self._index.drop_segment(stream)
         self._evictable[stream] -= self._evictable[stream] > 0
         self.sealer.forget(slot)
-        if low + self._rows <= self._store.cleared[stream]:
+        if was_cleared:
             self._store.evict_when_flushed(slot)
         else:
             self._store.evict(slot)
@@ -176,11 +178,10 @@ class StreamLog:
         """Tell `retention` when steps were added, or only what time it is. They have the lower half of the time that it was."""
         index, times = self._index, dict[int, Int64]()
         for stream in np.flatnonzero(index.steps()).tolist():
-            first, head, low = index.table[stream, [FLOOR, HEAD, LOW]].tolist()
+            first, head = index.table[stream, [FLOOR, HEAD]].tolist()
             steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)[0 if every else -1 :]
-            of, slots = (steps - low) // self._rows, index.slots(stream).tolist()
-            words = [self._store.values(CHECKSUM, slots[n])[steps[of == n] % self._rows, TIME] for n in range(of[0], of[-1] + 1)]
-            times[stream] = np.concatenate(words).astype(np.int64)
+            words = index.values_at(stream, steps, lambda slot: self._store.values(CHECKSUM, slot)[:, TIME])
+            times[stream] = words.astype(np.int64)
         newest = next((int(each[-1]) for each in times.values()), 0)
         for stream, each in times.items():
             times[stream] = newest + 2**32 + (each - newest).astype(np.int32).astype(np.int64)

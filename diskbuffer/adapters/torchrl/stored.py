@@ -105,7 +105,7 @@ class Stored(SharedStore):
                 f"{self.path} is no store of a DiskStorage: its columns are {list(opened.columns)}; give another path"
             )
         n_envs, held = opened.n_envs, opened.capacity
-        if held != _kept(ring.size) * n_envs or (self.ndim == 1 and n_envs > 1):
+        if held != _capacity_of(ring.size) * n_envs or (self.ndim == 1 and n_envs > 1):
             held = _size_of(held // n_envs) * n_envs if held else None
             raise SchemaError(
                 f"{self.path} holds up to {held} steps of {counted(n_envs, 'environment')}, and DiskStorage({self.max_size}, "
@@ -196,7 +196,7 @@ class Stored(SharedStore):
         n_envs, self._lanes = math.prod(entries.lanes), entries.lanes
         self.open_to_write(
             columns=entries.columns,
-            capacity=_kept(-(-self.max_size // n_envs)) * n_envs,
+            capacity=_capacity_of(-(-self.max_size // n_envs)) * n_envs,
             n_envs=n_envs,
             frame_stack=entries.stack,
             padding=entries.padding(data),
@@ -322,14 +322,14 @@ class Stored(SharedStore):
         return super().__getstate__() | {"_kept": {}}
 
 
-def _kept(size: int) -> int:
+def _capacity_of(size: int) -> int:
     """Return how many steps the store of a ring keeps: some more, for slices that were taken, and threads that read meanwhile."""
     return size + max(_MORE, -(-size // 8))
 
 
-def _size_of(kept: int) -> int:
+def _size_of(capacity: int) -> int:
     """Return the size of a ring whose store keeps so many steps."""
-    return max(kept - _MORE if kept <= 9 * _MORE else kept * 8 // 9, 0)
+    return max(capacity - _MORE if capacity <= 9 * _MORE else capacity * 8 // 9, 0)
 
 
 def _blocks(array: Int64, size: int) -> Iterator[Int64]:

@@ -53,9 +53,9 @@ def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: in
 def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
     """Choose a segment's rows, a power of two: open segments about an eighth of the capacity at most, about 2,000 slots at most.
 
-    They are up to an eighth where rows are small, as vectors are, and of 8 MB of the heaviest column: each segment takes a dozen
-    files, made and removed. Of a small capacity they are up to a quarter, so that a segment has 64 rows, 256 KB of the heaviest
-    column, or 16 MB of all streams together.
+    They are an eighth as far as that is 8 MB of the heaviest column, and a sixteenth beyond: each segment takes a dozen files,
+    made and removed. Of a small capacity they are up to a quarter, so that a segment has 64 rows, 256 KB of the heaviest column,
+    or 16 MB of all streams together.
     """
     heaviest = _heaviest(columns)
     most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
@@ -65,9 +65,9 @@ def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Co
     few_slots = 2 * _power_of_two(-(-capacity // 2000))
     worth_files = min(4096, _power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // heaviest))
     few_files = min(max(64, worth_files), _power_of_two(share // 4))
-    a_part, at_most = (8, 8192) if heaviest < PACKED_ROW_BYTES else (16, 4096)
-    ring = min(16_384, _power_of_two(8 * 1024**2 // heaviest), _power_of_two(share // 8))
-    return max(8, min(most, max(few_slots, few_files, ring, min(at_most, _power_of_two(share // a_part)))))
+    an_eighth = min(16_384, _power_of_two(8 * 1024**2 // heaviest), _power_of_two(share // 8))
+    a_sixteenth = min(4096, _power_of_two(share // 16))
+    return max(8, min(most, max(few_slots, few_files, an_eighth, a_sixteenth)))
 
 
 def small_segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int | None:
