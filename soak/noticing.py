@@ -215,10 +215,6 @@ CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
         "segments.table:SegmentTable.before",
         lambda _, table, slot: (table.get("first_step", slot), table.get("episode_start", slot)),
     ),
-    "of when a segment was complete": (
-        "segments.table:SegmentTable.completed",
-        lambda _, table, slot: int(table.get("completed", slot)),
-    ),
     "of derived columns": ("verification:Verification._check_derived", lambda *_, **__: None),
     "of the note of the last writer": ("last_writer:State._checksum", lambda *_: 1),
 }

@@ -23,7 +23,7 @@ from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
-NOTES_OF_SLOTS = tuple(f"{SEGMENTS}/{name}/c.0" for name in ("before", "left", "sealed"))
+NOTES_OF_SLOTS = tuple(f"{SEGMENTS}/{name}/c.0" for name in ("before", "sealed"))
 
 
 def used_bytes(root: Path) -> dict[str, Bools]:
@@ -70,9 +70,8 @@ def _mark_cleared(store: Store, used: Bools) -> None:
 def _mark_entry(store: Store, used: dict[str, Bools], slot: int) -> None:
     table, there = store.table, store.table.length(slot) > 0
     words = {"length": True, "stream": there, "first_row": there}
-    words |= dict.fromkeys(("before", "left", "sealed"), there)
+    words |= dict.fromkeys(("before", "sealed"), there)
     words |= dict.fromkeys(("first_step", "episode_start"), there and table.get("before", slot) != 0)
-    words["completed"] = there and table.get("left", slot) != 0
     for name, marked in words.items():
         file = f"{SEGMENTS}/{name}/c.0" + (".0" if name == "length" else "")
         used[file][slot * 8 : slot * 8 + 8] = marked

@@ -127,8 +127,6 @@ class _Voucher:
     def _notes(self, slot: int) -> None:
         if self._table.get("before", slot):
             self._table.note_before(slot, self._table.get("first_step", slot), self._table.get("episode_start", slot))
-        if self._table.get("left", slot):
-            self._table.note_completed(slot, self._table.get("completed", slot))
 
     def _seal(self, slot: int) -> None:
         self._table.note_sealed(slot, {path: self._checksum(path, slot) for path in self._layout.schema.recorded})

@@ -26,7 +26,6 @@ class BlockRecorder:
         flags: tuple[int, int, int],
         table: Int64,
         limits: Int64,
-        evictable_from: Int64,
         places: Places,
         retention: Retention,
         *,

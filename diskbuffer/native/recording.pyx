@@ -54,7 +54,6 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         const Places* places
         const int64_t* begins
         const int64_t* limits
-        const int64_t* evictable_from
         const LengthPlace* lengths
         int64_t segment_rows
         Rule* retention
@@ -94,7 +93,6 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         void put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, cbool newest_frame_only)
         void forget()
         int64_t done, recorded, cut_offs
-        cbool has_evictable
         vector[Start] starts
 
 NEEDS_ROOM, HAS_PROBLEM, MISFIT = -1, -2, -3  # of `BlockRecorder.add`
@@ -134,7 +132,7 @@ cdef class BlockRecorder:
         the step, None for what is none, dtype and shape.
     flags : tuple of int
         The numbers of the columns terminated, truncated and reward.
-    table, limits, evictable_from : int64 arrays
+    table, limits : int64 arrays
         Of `Index.table` and `StreamLog`.
     places : diskbuffer.store.writing.open_segments.Places
         Where rows lie, and what has them count.
@@ -164,7 +162,6 @@ cdef class BlockRecorder:
         tuple flags,
         table,
         limits,
-        evictable_from,
         places,
         Retention retention not None,
         *,
@@ -186,16 +183,15 @@ cdef class BlockRecorder:
         target.next_step, target.fills_zeros = next_step, fills_zeros
         target.table, target.streams = <Stream*>int64s(table, 2), length(table)
         target.places, target.begins = <const Places*>int64s(places.addresses, 3), int64s(places.begins)
-        target.limits, target.evictable_from = int64s(limits), int64s(evictable_from)
-        target.salt, target.segment_rows = places.salt, places.segment_rows
+        target.limits, target.salt, target.segment_rows = int64s(limits), places.salt, places.segment_rows
         target.lengths = <const LengthPlace*>int64s(places.lengths, 3)
-        if places.addresses.shape != (n, target.streams, 2) or {length(places.begins), length(limits), length(evictable_from)} != {target.streams}:
+        if places.addresses.shape != (n, target.streams, 2) or {length(places.begins), length(limits)} != {target.streams}:
             raise TypeError(f"expected places of {n} columns and {target.streams} streams, found {places.addresses.shape}")
         if places.lengths.shape != (target.streams, 2, 2) or places.segment_rows < 1:
             raise TypeError(f"expected lengths of {target.streams} streams, found {places.lengths.shape}")
         target.retention = retention.rule.get()
         self.recorder.reset(new Recorder(target))
-        self.kept, self.retention = [table, places, limits, evictable_from, slots], retention
+        self.kept, self.retention = [table, places, limits, slots], retention
         self.frame_stack, self.streams, self.problem = frame_stack, target.streams, ()
         for slot in slots:
             self.slots.push_back(self._slot(slot))
@@ -445,19 +441,18 @@ cdef class BlockRecorder:
         return self.finish() if self.commit(1) else NEEDS_ROOM
 
     def finish(self):
-        """Return eight times the number of steps that were recorded since this was called last, and what there is to note.
+        """Return four times the number of steps that were recorded since this was called last, and what there is to note.
 
-        That is 1 more if episodes were started, 2 more if a segment became evictable, and 4 more if one is not needed any more. Where
-        episodes were started, `Retention.give_up` is due once they are in the table; else it was done.
+        That is 1 more if episodes were started, and 2 more if a segment is not needed any more. Where episodes were started,
+        `Retention.give_up` is due once they are in the table; else it was done.
         """
         cdef Recorder* recorder = self.recorder.get()
         cdef int64_t recorded = recorder.recorded
-        cdef int64_t to_note = 2 * recorder.has_evictable + (not recorder.starts.empty())
+        cdef int64_t to_note = not recorder.starts.empty()
         recorder.recorded = 0
-        recorder.has_evictable = False
         if recorder.starts.empty():
-            to_note += 4 * self.retention.rule.get().give_up()
-        return 8 * recorded + to_note
+            to_note += 2 * self.retention.rule.get().give_up()
+        return 4 * recorded + to_note
 
     @property
     def done(self):

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from diskbuffer.arguments.integers import integer
 from diskbuffer.arguments.wording import counted
 from diskbuffer.errors import InputError
-from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW, STORE
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.readable import Readable
 from diskbuffer.schema.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
-from diskbuffer.schema.schema import TAG, Column
+from diskbuffer.schema.schema import CHECKSUM, TAG, Column
+from diskbuffer.store.format.checksums import TIME
 
 Int64 = npt.NDArray[np.int64]
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
@@ -134,26 +135,29 @@ def when_they_ended(store: Readable, index: Streams, episodes: EpisodeColumns) -
     """Return how many steps of all environments had been added when each listed episode ended, or by now, about; (n,) int64.
 
     The order in which episodes ended, over all environments: their own positions cannot be compared where one is faster than
-    another. A store notes that number once a segment of a stream becomes evictable. Between two such notes it is interpolated;
-    before the first and after the last, and in the stores of several writers, environments count as equally fast. The store's
-    lock must be held.
+    another. With each step lies the round in which it was added; those of an episode count as evenly spread from its first round
+    to its last. In the stores of several writers, which count rounds each for itself, environments count as equally fast. The
+    store's lock must be held.
     """
-    envs, rows = store.layout.n_envs, index.segment_rows
-    ends = episodes.start // store.layout.streams + episodes.length
-    added: Int64 = ends * envs
-    streams, firsts = np.unique(episodes.stream, return_index=True)
-    slots = [index.slots(stream) for stream in streams.tolist()]
-    completed = store.completed(np.concatenate([np.empty(0, np.int64), *slots])) * (envs if store.layout.capacity_each else 1)
-    bounds, lasts = np.cumsum([0, *map(len, slots)]), np.append(firsts[1:], len(ends))
-    for n, (stream, first, last) in enumerate(zip(streams, firsts, lasts[: len(firsts)], strict=True)):
-        counts = completed[bounds[n] : bounds[n + 1]]
-        known = np.flatnonzero(counts)
-        if not len(known):
-            continue
-        at, end = index.table[stream, LOW] + (known + 1) * rows + index.context, ends[first:last]
-        outside = np.minimum(end - at[0], 0) + np.maximum(end - at[-1], 0)
-        added[first:last] = np.rint(np.interp(end, at, counts[known])).astype(np.int64) + outside * envs
-    return added
+    firsts = episodes.start // store.layout.streams
+    if len(np.unique(index.table[episodes.stream, STORE])) != 1:
+        return np.asarray((firsts + episodes.length) * store.layout.n_envs)
+    begun, ended = np.empty((2, len(episodes)), np.int64)
+    streams, at = np.unique(episodes.stream, return_index=True)
+    for stream, some in zip(streams.tolist(), np.split(np.arange(len(episodes)), at[1:]), strict=True):
+        store.maps.ensure(index.slots(stream).tolist(), (CHECKSUM,))
+        steps = np.stack([firsts[some], firsts[some] + episodes.length[some] - 1], axis=1)
+        rounds = _at(store, index, stream, steps.ravel(), CHECKSUM)[:, TIME].reshape(-1, 2)
+        begun[some], ended[some] = rounds.T
+    newest = ended[-1]
+    begun, ended = ((times - newest).astype(np.int32).astype(np.int64) for times in (begun - 1, ended))  # they are counted anew
+    rates = episodes.length / np.maximum(ended - begun, 1)
+    changes = np.concatenate([begun, ended])
+    order = np.argsort(changes, kind="stable")
+    changes, rate = changes[order], np.cumsum(np.concatenate([rates, -rates])[order])
+    added = np.concatenate([[0], np.cumsum(rate[:-1] * np.diff(changes))])
+    before = index.added() - int(episodes.length.sum())
+    return np.asarray(before + np.rint(np.interp(ended, changes, added)), np.int64)
 
 
 def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.store.format.layout import Layout
@@ -67,6 +66,3 @@ class Readable(Protocol):
 
     def forget_rows(self) -> None:
         """Treat what was seen, and what is mapped, as unknown until it is read anew."""
-
-    def completed(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how many steps the store had when segments became evictable, (n,); 0 where that is not known."""

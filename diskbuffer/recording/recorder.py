@@ -221,12 +221,12 @@ class Recorder:
 
     def _recorded(self, code: int) -> int:
         """Note what was committed of a single step, where a signal may come at any instant; return how many steps that were."""
-        if code & 7:
+        if code & 3:
             with Uninterrupted():
                 self._note(code)
         else:
-            self.log.added += code >> 3
-        return code >> 3
+            self.log.added += code >> 2
+        return code >> 2
 
     def _note_rows(self) -> int:
         """Note what was committed, and evict what is too old now; return how many steps that were."""
@@ -234,16 +234,14 @@ class Recorder:
 
     def _note(self, code: int) -> int:
         """Note what was committed, as `finish` tells it; return how many steps that were."""
-        self.log.added += code >> 3
-        is_due = bool(code & 4)
+        self.log.added += code >> 2
+        is_due = bool(code & 2)
         if code & 1:
             self._note_starts()
             is_due = self.log.retention.give_up()
-        if code & 2:
-            self.log.note_evictable()
-        if is_due or code & 2:
+        if is_due:
             self.log.evict()
-        return code >> 3
+        return code >> 2
 
     def _note_starts(self) -> None:
         """Note the episodes that were started in the index."""
@@ -263,7 +261,6 @@ class Recorder:
         self._note_starts()
         self._native.forget()
         self.log.retention.give_up()
-        self.log.note_evictable()
 
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
@@ -300,7 +297,6 @@ def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: Stream
         (number["terminated"], number["truncated"], number[reward]),
         index.table,
         log.limits,
-        log.evictable_from,
         log.places,
         log.retention,
         frame_stack=layout.frame_stack,

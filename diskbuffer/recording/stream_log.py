@@ -36,8 +36,6 @@ class StreamLog:
     ----------
     added : int
         Steps ever added.
-    evictable_from : (streams,) int64
-        The positions of the newest rows from which on `note_evictable` is due.
     """
 
     def __init__(self, store: Store, index: Index) -> None:
@@ -45,14 +43,12 @@ class StreamLog:
         self._streams, self._rows = store.layout.streams, store.layout.segment_rows
         self.sealer = Sealer(store)
         self.retention = Retention(index.table, store.firsts, index.losses, index.context, self._rows)
-        self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments were noted as evictable
-        self.evictable_from = np.zeros(self._streams, np.int64)
         try:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
             self.flush = Flush(store, index, self.writer, self.sealer)
             self._follow_writer()
             self.count()
-            self._restore()
+            self._seal_the_rest()
             self._index.begin_at(store.begins)
             self._keep(store.layout.capacity)
         except BaseException:
@@ -66,29 +62,13 @@ class StreamLog:
             self.writer.close()
         self.retention.detach()
 
-    def _restore(self) -> None:
-        """Note which segments were evictable, or not sealed yet, before the store was opened."""
+    def _seal_the_rest(self) -> None:
+        """Queue segments that were complete, and not sealed yet, before the store was opened."""
         opened = self.writer.segments.slots()
         for stream in range(self._streams):
-            for n, slot in enumerate(self._index.slots(stream).tolist()):
-                completed = self._completed_at(stream, n, slot)
-                if completed and n == self._evictable[stream]:  # or it is noted anew, as those before it
-                    self._evictable[stream] += 1
+            for slot in self._index.slots(stream).tolist():
                 if slot not in opened and not self._store.verification.is_sealed(slot):
                     self.sealer.put(slot)
-
-    def _completed_at(self, stream: int, n: int, slot: int) -> int:
-        """Return what is noted of a stream's segment number `n`; what a power loss made impossible is corrected."""
-        recorded, (head, low) = self._store.table.completed(slot), self._index.table[stream, [HEAD, LOW]].tolist()
-        behind = head >= low + (n + 1) * self._rows + self._index.context
-        completed = min(recorded, self._added(stream)) if behind else 0
-        if completed != recorded:
-            self._store.table.note_completed(slot, completed)
-        return completed
-
-    def _added(self, stream: int) -> int:
-        """Return how many of the steps that count for a stream's segments were added."""
-        return self._index.added_to(stream) if self._store.layout.capacity_each else self.added
 
     def count(self) -> None:
         """Count what was added, by the index."""
@@ -146,7 +126,6 @@ class StreamLog:
     def _drop_oldest(self, stream: int, *, was_cleared: bool) -> None:
         self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
         slot = self._index.drop_segment(stream)
-        self._evictable[stream] -= self._evictable[stream] > 0
         self.sealer.forget(slot)
         if was_cleared:
             self._store.evict_when_flushed(slot)
@@ -169,8 +148,7 @@ class StreamLog:
         """Keep so many steps from now on."""
         each = self._store.layout.capacity_each or self._streams == 1
         self.retention.set_capacity(capacity // self._streams if capacity is not None and each else capacity, each)
-        if not each:
-            self._restore_times(every=capacity is not None)
+        self._restore_times(every=not each and capacity is not None)
         self.retention.give_up()
         self.evict()
 
@@ -188,24 +166,6 @@ class StreamLog:
             if every:
                 self.retention.restore(stream, times[stream])
         self.retention.set_time(max((int(each[-1]) + 1 for each in times.values()), default=0))
-
-    def _evictable_at(self) -> Int64:
-        """Return the positions from which on each stream's next segment is evictable."""
-        return np.asarray(self._index.table[:, LOW] + (self._evictable + 1) * self._rows + self._index.context)
-
-    def note_evictable(self) -> None:
-        """Note segments that no stack of a later step reaches back into."""
-        table, context = self._store.table, self._index.context
-        for stream in np.flatnonzero(self._index.heads >= self._evictable_at()).tolist():
-            head, low = self._index.table[stream, [HEAD, LOW]].tolist()
-            while head >= (at := low + (int(self._evictable[stream]) + 1) * self._rows + context):
-                slot = int(self._index.slots(stream)[self._evictable[stream]])
-                since = self._index.steps_before(stream, head) - self._index.steps_before(stream, at)
-                completed = self._added(stream) - since
-                table.note_completed(slot, completed)
-                self._evictable[stream] += 1
-            self.limits[stream] = head + 1  # so that the next step has it packed, and then sealed
-        self.evictable_from[:] = self._evictable_at()
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""

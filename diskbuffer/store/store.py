@@ -345,10 +345,6 @@ class Store(Changeable):
         self.maps.ensure([slot], (name,))
         return self.maps.get(name, slot).array(column.np_dtype, (self.layout.segment_rows, *column.shape))
 
-    def completed(self, slots: Int64) -> Int64:
-        """Return how many steps the store had when segments became evictable, (n,); 0 where that is not known."""
-        return self.table.all_completed(slots)
-
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
         self.refuse_closed()

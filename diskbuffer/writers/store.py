@@ -201,10 +201,6 @@ class MultiWriterStore(Changeable):
             return self.columns.array(name, self.columns.get(name, member, own))
         return member.store.values(name, own)
 
-    def completed(self, slots: Int64) -> Int64:
-        """Return zeros, (n,), for what is not known: each writer counts its own steps alone."""
-        return np.zeros(len(slots), np.int64)
-
     # The learner's columns
 
     @property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.support.writers import Writers
 
 Made = tuple[Experience, Path]
-TABLE = ("stream", "first_row", "first_step", "episode_start", "before", "completed", "left", "sealed", "length")
+TABLE = ("stream", "first_row", "first_step", "episode_start", "before", "sealed", "length")
 
 
 @pytest.fixture(scope="module", params=[(34, 33), (20,)], ids=["packed", "flat"])

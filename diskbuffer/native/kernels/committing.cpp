@@ -51,11 +51,9 @@ void BlockRecorder::commit(int64_t until) {
         for (int64_t e = 0; e < environments; e++)  // a prefix may be longer than all the room that there ever is at once
             if (decision(done, e).has_prefix && reach(e, done + 1) == done) commit_prefix(e, done);
     }
-    for (int64_t stream = first_stream; stream < first_stream + environments; stream++)
-        has_evictable |= target_.table[stream].head >= target_.evictable_from[stream];
 }
 
-// Return the step before `until` for which there is no room, or the one after that with which a segment becomes evictable, or `until`.
+// Return the step before `until` for which there is no room, or `until`.
 int64_t BlockRecorder::reach(int64_t environment, int64_t until) const {
     const int64_t stream = first_stream + environment, limit = target_.limits[stream];
     int64_t head = target_.table[stream].head;
@@ -66,7 +64,6 @@ int64_t BlockRecorder::reach(int64_t environment, int64_t until) const {
         if (decision.has_prefix) rows += t == done ? prefix_left(environment, head) : prefix_rows_of(head);
         if (head + rows >= limit) return t;
         head += rows;
-        if (head >= target_.evictable_from[stream]) return t + 1;
     }
     return until;
 }

@@ -51,7 +51,6 @@ struct Target {
     const Places* places;       // by column and stream
     const int64_t* begins;      // by stream: the position from which on rows are in the newest segment
     const int64_t* limits;      // by stream: the position before which rows may be written
-    const int64_t* evictable_from;  // by stream: the position of the newest row from which on one more segment is evictable
     const LengthPlace* lengths;  // by stream: of the older and the newest segment; rows count as these say so
     int64_t segment_rows;        // each segment begins at a multiple of it
     Retention* retention;        // what is to know which steps were added, and when
@@ -125,8 +124,7 @@ class BlockRecorder {
 
     // Decide what each step is. Nothing is written, whatever is found.
     Verdict decide();
-    // Commit the steps before `until`, of all environments, as far as there is room in every one, and up to one with which a segment becomes
-    // evictable; `done` tells how far that was.
+    // Commit the steps before `until`, of all environments, as far as there is room in every one; `done` tells how far that was.
     void commit(int64_t until);
     // Return whether the next step of an environment, or what is left of the block, has rows.
     bool has_rows_to_come(int64_t environment) const;
@@ -144,7 +142,6 @@ class BlockRecorder {
     int64_t recorded = 0;        // those of all environments but resets, until whoever counts sets it to 0
     int64_t cut_offs = 0;        // episodes that these cut off, likewise
     std::vector<Start> starts;   // likewise
-    bool has_evictable = false;  // whether a segment became evictable, likewise
 
   private:
     struct Prefix {

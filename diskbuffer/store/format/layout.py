@@ -25,7 +25,7 @@ from diskbuffer.schema.schema import Schema, is_part
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.sizes import CHUNK_ROWS
 
-FORMAT = 7
+FORMAT = 8
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
@@ -46,8 +46,6 @@ TABLE = {
     "first_step": "int64",  # how many steps the stream had before it
     "episode_start": "int64",  # position where the episode of that first row starts
     "before": "uint64",  # hash of these two
-    "completed": "int64",  # steps in the whole store when this segment became evictable; 0 until then
-    "left": "uint64",  # hash of that
     "sealed": "uint64",  # once it is synced and recompressed: hash of the checksums of its files
     "length": "uint32",  # (2,) each: rows, and a hash of them, the stream and the first row
 }

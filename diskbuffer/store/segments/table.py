@@ -18,7 +18,7 @@ Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Any_ = npt.NDArray[Any]
 
-_LENGTH, _BEFORE, _LEFT, _SEALED = 1, 2, 3, 4  # what is hashed
+_LENGTH, _BEFORE, _SEALED = 1, 2, 3  # what is hashed
 COPIED = ". If it was copied while a buffer wrote to it, take a snapshot instead: `diskbuffer snapshot PATH TO`"
 NEVER, UNCHECKED = 0, 1  # in place of the checksum of a derived column's file: there is none; it may have changed since
 
@@ -149,7 +149,7 @@ class SegmentTable:
     def allot(self, slot: int, stream: int, first_row: int) -> None:
         """Give a free slot to rows of a stream."""
         self.identify(slot, stream, first_row)
-        for name in ("first_step", "episode_start", "before", "completed", "left", "sealed"):
+        for name in ("first_step", "episode_start", "before", "sealed"):
             self._set(name, slot, 0)
         for path in self._layout.schema:
             self.set_checksum(path, slot, NEVER)
@@ -165,24 +165,6 @@ class SegmentTable:
         values = self.get("first_step", slot), self.get("episode_start", slot)
         matches = self._fold(_BEFORE, slot, *self.identity(slot), *values)[0] == self.get("before", slot)
         return values if matches else None
-
-    def note_completed(self, slot: int, steps: int) -> None:
-        """Note how many steps the store had when a slot became evictable."""
-        self._set("completed", slot, steps)
-        self._set("left", slot, self._fold(_LEFT, slot, *self.identity(slot), steps)[0])
-
-    def completed(self, slot: int) -> int:
-        """Return what `note_completed` noted, 0 if it does not match its hash."""
-        return self.get("completed", slot) if self._is_left(slot) else 0
-
-    def all_completed(self, slots: Int64) -> Int64:
-        """Return the same of some slots, (n,)."""
-        stream, first, steps, left = (self.column(name)[slots] for name in ("stream", "first_row", "completed", "left"))
-        return np.where(self._fold(_LEFT, slots, stream, first, steps) == left, steps, 0)
-
-    def _is_left(self, slot: int) -> bool:
-        steps = self.get("completed", slot)
-        return bool(self._fold(_LEFT, slot, *self.identity(slot), steps)[0] == self.get("left", slot))
 
     def checksum(self, path: str, slot: int) -> int:
         """Return the checksum of a slot's file in a column."""
@@ -240,7 +222,6 @@ class SegmentTable:
         """
         words = {
             "before": ("the steps that came before", self.before(slot) is None),
-            "left": ("the steps until it was evictable", not self._is_left(slot)),
             "sealed": ("the checksums of its files", not self.is_sealed(slot)),
         }
         return {name: what for name, (what, strange) in words.items() if strange and self.get(name, slot) != 0}

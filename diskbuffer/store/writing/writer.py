@@ -97,6 +97,8 @@ class Writer:
                 self.segments.make_ahead(stream, head)
             if only is None or self._layout.packed:
                 self.limits[stream] = min(self.limits[stream], head + 2 + half)  # then half a tail is packed, or a segment made
+            if (end := int(self.segments.first_ends[stream])) > head:
+                self.limits[stream] = min(self.limits[stream], max(end + 1, head + 3))  # then that segment is complete
 
     def _has_failed(self) -> bool:
         """Return whether the disk failed what was packed beside calls: it is tried again at once, as there may be room by now."""
