@@ -34,7 +34,7 @@ class Placement(NamedTuple):
 
 def pack(places: Int64, extra: int = 0) -> Int64:
     """Return what is stored with steps."""
-    return np.asarray(places + extra * _PLACES)
+    return places + extra * _PLACES if extra else places
 
 
 def unpack(slots: Int64) -> Placement:

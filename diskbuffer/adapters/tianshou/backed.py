@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -121,11 +121,11 @@ class StoreBacked:
             # Added one by one, as Tianshou has it.
             ring._ep_return = np.cumsum(self._meta.rew[order[:length][::-1]], axis=0)[-1] if length else 0.0
 
-    def _in_memory(self, key: str, values: Array) -> Array:
+    def _in_memory(self, key: str, values: Sequence[Any] | Array) -> Array:
         """Return all values of rewards or a flag; zeros, where there were none before such values of steps, (n, ...)."""
         memory: dict[str, Array] = vars(self._meta)
         if key not in memory:
-            memory[key] = np.zeros((self.maxsize, *values.shape[1:]))
+            memory[key] = np.zeros((self.maxsize, *np.shape(values)[1:]))
         return memory[key]
 
     def _settle(self) -> None:
@@ -161,28 +161,28 @@ class StoreBacked:
                 self._settle()
             try:
                 self.stored.add(step, envs)
-                numbers = {key: np.asarray(step[key])[slice(None) if axes else None] for key in ("rew", *FLAGS)}
-                return self._note_added(numbers, rings)
+                numbers: list[Any] = [np.asarray(step[key]) for key in ("rew", *FLAGS)]
+                return self._note_added(numbers if axes else [[value[()]] for value in numbers], rings)
             except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
                 self.stored.reload()
                 self._settle()
                 raise
 
-    def _note_added(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
-        """Keep account, as Tianshou does, of a step that was added to some rings: rewards and flags, (n, ...)."""
-        numbers["done"] = numbers["terminated"] | numbers["truncated"]
-        rings, memory = self._rings(), [(self._in_memory(key, values), values) for key, values in numbers.items()]
-        rewards, done, added = numbers["rew"], numbers["done"], []
-        for n, env in enumerate(envs):
-            ring, first = rings[env], env * self.stored.size
-            place, ep_return, ep_len, start = ring._update_state_pre_add(rewards[n], done[n])
-            added.append((place + first, ep_return, ep_len, start + first))
+    def _note_added(self, numbers: Sequence[Sequence[Any]], envs: Iterable[int]) -> tuple[Array, Array, Array, Array]:
+        """Keep account, as Tianshou does, of a step that was added to some rings: rewards and both flags, each of every ring."""
+        rings, memory, added = self._rings(), self._meta, []
+        rewards = self._in_memory("rew", numbers[0])
+        for env, reward, terminated, truncated in zip(envs, *numbers, strict=True):
+            ring, first, done = rings[env], env * self.stored.size, terminated | truncated
+            place, ep_return, ep_len, start = ring._update_state_pre_add(reward, done)
+            place += first
+            added.append((place, ep_return, ep_len, start + first))
             if ring is not self:
-                self.last_index[env] = place + first
+                self.last_index[env] = place
                 self._lengths[env] = ring._size
-            for held, values in memory:
-                held[place + first] = values[n]
-        places, returns, lengths, starts = (np.array(column) for column in zip(*added, strict=True))
+            rewards[place], memory.done[place] = reward, done
+            memory.terminated[place], memory.truncated[place] = terminated, truncated
+        places, returns, lengths, starts = map(np.array, zip(*added, strict=True))
         return places, returns, lengths, starts
 
     def update(self, buffer: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class _Prioritized(StoreBacked):
             super().reset(keep_statistics)
             self._weigh()
 
-    def _note_added(self, numbers: dict[str, Array], envs: Any) -> tuple[Array, Array, Array, Array]:
+    def _note_added(self, numbers: Sequence[Sequence[Any]], envs: Iterable[int]) -> tuple[Array, Array, Array, Array]:
         added = super()._note_added(numbers, envs)
         self.init_weight(added[0])
         return added

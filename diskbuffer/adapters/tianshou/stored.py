@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,16 +78,17 @@ class Stored(SharedStore):
         if envs is None or (len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all()):
             shape = () if envs is None and self.n_envs == 1 else (self.n_envs,)
             opened.add(**arguments(step, self._extra, shape), **{SLOT: pack(self.next)})
-            self._move_on(slice(None))
+            self._move_on(range(self.n_envs))
             return
         steps = arguments(step, self._extra, (len(envs),))
         for n, env in enumerate(envs.tolist()):
             opened.extend(**one_of(steps, slice(n, n + 1)), **{SLOT: pack(self.next[[env]])}, env=env)
-            self._move_on(env)
+            self._move_on([env])
 
-    def _move_on(self, envs: Any) -> None:
-        self.next[envs] = (self.next[envs] + 1) % self.size
-        self.filled[envs] = np.minimum(self.filled[envs] + 1, self.size)
+    def _move_on(self, envs: Iterable[int]) -> None:
+        for env in envs:  # in numbers: of a few rings, arrays take some times as long
+            self.next[env] = (self.next.item(env) + 1) % self.size
+            self.filled[env] = min(self.filled.item(env) + 1, self.size)
 
     def reset(self) -> None:
         """Drop every step, for good; see `ReplayBuffer.clear`."""

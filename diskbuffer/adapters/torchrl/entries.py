@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from diskbuffer.adapters import column_names
 from diskbuffer.adapters.frame_stacks import STORED_WHOLE, Frames, do_roll, look_stacked, padding
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError, SchemaError, StackError
-from diskbuffer.plugin import Batch, escape_key, put_argument, unescape_key
+from diskbuffer.plugin import Batch, escape_key, unescape_key
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -107,6 +107,14 @@ class Entry:
         return self.frames.join(values) if self.frames.stack > 1 else values[:, -1]
 
 
+class _Expected(NamedTuple):
+    """What there is of an entry of a step: its frames, as tensors of a dtype, and their place among the arguments of `extend`."""
+
+    frames: Frames
+    dtype: torch.dtype
+    place: Key
+
+
 @dataclass(frozen=True)
 class Entries:
     """All entries of what a storage holds.
@@ -185,12 +193,14 @@ class Entries:
         return "first"
 
     @cached_property
-    def _expected(self) -> dict[Key, tuple[tuple[int, ...], torch.dtype]]:
-        """The shape and dtype of each entry of a step, those below "next", too."""
-        expected: dict[Key, tuple[tuple[int, ...], torch.dtype]] = {}
+    def _expected(self) -> dict[Key, _Expected]:
+        """What there is of each entry of a step, those below "next", too."""
+        expected: dict[Key, _Expected] = {}
         for entry in self.entries:
             like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
-            expected |= dict.fromkeys((entry.key, (NEXT, *entry.key))[: 1 + entry.paired], (entry.frames.shape, like))
+            name, *below = entry.path.split("/")
+            for key, first in ((entry.key, name), ((NEXT, *entry.key), "next_" + name))[: 1 + entry.paired]:
+                expected[key] = _Expected(entry.frames, like, (first, *map(unescape_key, below)))
         return expected
 
     def rows(self, data: Any, places: Int64) -> dict[str, Any]:
@@ -202,7 +212,7 @@ class Entries:
         if _INDEX not in expected:
             tensors.pop(_INDEX, None)  # which TorchRL's writers add
         elif _INDEX not in tensors:
-            shape = (len(places), *self.lanes, *expected[_INDEX][0])
+            shape = (len(places), *self.lanes, *expected[_INDEX].frames.shape)
             tensors[_INDEX] = torch.from_numpy(places).reshape(-1, *(1,) * (len(shape) - 1)).expand(shape)
         if tensors.keys() != expected.keys():
             missing, new = expected.keys() - tensors.keys(), sorted(tensors.keys() - expected.keys())
@@ -212,23 +222,25 @@ class Entries:
             )
         n_lanes = math.prod(self.lanes)
         axes = (len(places),) if n_lanes == 1 else (len(places), n_lanes)
-        arrays = {key: self._array(key, value, axes, *expected[key]) for key, value in tensors.items()}
-        rows: dict[str, Any] = {}
-        for entry in self.entries:
-            for key, name in ((entry.key, entry.path), ((NEXT, *entry.key), "next_" + entry.path))[: 1 + entry.paired]:
-                values = arrays[key]
-                if entry.frames.stack > 1:
-                    stacks = entry.frames.split(values.reshape(-1, *entry.frames.shape))
-                    values = stacks.reshape(*axes, *stacks.shape[1:])
-                put_argument(rows, name, values)
+        arrays = {key: self._array(key, tensors[key], axes, one) for key, one in expected.items()}
         nothing = np.zeros(axes, np.bool_)
-        rows = {"reward": nothing} | rows | _flags(arrays, axes)
+        rows: dict[str, Any] = {"reward": nothing}
+        for key, (frames, _, place) in expected.items():
+            values = arrays[key]
+            if frames.stack > 1:
+                stacks = frames.split(values.reshape(-1, *frames.shape))
+                values = stacks.reshape(*axes, *stacks.shape[1:])
+            put(rows, place, values)
+        rows |= _flags(arrays, axes)
         if "obs" not in rows:
             rows["obs"] = rows["next_obs"] = nothing
         return rows
 
-    def _array(self, key: Key, values: torch.Tensor, axes: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+    def _array(self, key: Key, values: torch.Tensor, axes: tuple[int, ...], expected: _Expected) -> Array:
         """Return the values of an entry, (*axes, ...)."""
+        shape, dtype = expected.frames.shape, expected.dtype
+        if values.shape == (*axes, *shape) and values.dtype == dtype:  # most are, again and again
+            return values.numpy(force=True)
         feature = tuple(values.shape[values.ndim - len(shape) :])
         if values.dtype != dtype or feature != shape or values.numel() != math.prod(axes) * math.prod(shape):
             lanes = f", of {' x '.join(map(str, self.lanes))} environments as in the first step" if self.lanes else ""
@@ -236,9 +248,7 @@ class Entries:
                 f"{key}: expected {dtype} of shape {(axes[0], *self.lanes, *shape)}{lanes}, found {tuple(values.shape)} of "
                 f"{values.dtype}"
             )
-        if values.requires_grad or not values.is_cpu or values.is_neg() or values.is_conj():
-            values = values.detach().cpu().resolve_neg().resolve_conj()
-        return values.numpy().reshape(*axes, *shape)
+        return values.numpy(force=True).reshape(*axes, *shape)
 
     def nested(self, values: Callable[[Entry, str], Any]) -> dict[str, Any]:
         """Put ``values(entry, "obs" or "next_obs")`` where a tensordict has them; dicts are what is nested."""
@@ -314,11 +324,17 @@ def put(tree: dict[str, Any], key: Key, value: Any) -> None:
 
 def _flags(arrays: Mapping[Key, Array], axes: tuple[int, ...]) -> dict[str, Array]:
     """Return what ended in which way: an entry may have several flags a step, and "done" alone may tell."""
-    names, nothing = ("terminated", "truncated", "done"), np.zeros(axes, np.bool_)
-    flags = {name: np.asarray(arrays[NEXT, name].reshape(*axes, -1).any(axis=-1)) for name in names if (NEXT, name) in arrays}
+    flags = {}
+    for name in ("terminated", "truncated", "done"):
+        if (NEXT, name) in arrays:
+            several = arrays[NEXT, name].reshape(*axes, -1)
+            flags[name] = several[..., 0] if several.shape[-1] == 1 else np.asarray(several.any(axis=-1))
+    nothing = np.zeros(axes, np.bool_)
     done = flags.pop("done", nothing)
-    flags.setdefault("terminated", done & ~flags.get("truncated", nothing))
-    flags.setdefault("truncated", done & ~flags["terminated"])
+    if "terminated" not in flags:
+        flags["terminated"] = done & ~flags.get("truncated", nothing)
+    if "truncated" not in flags:
+        flags["truncated"] = done & ~flags["terminated"]
     return flags
 
 

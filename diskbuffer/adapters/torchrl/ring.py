@@ -59,7 +59,9 @@ class Ring:
 
     def next_places(self, n: int) -> Int64:
         """Return those that are written to next, (n,)."""
-        return (self.next + np.arange(n)) % self.size
+        first = self.next
+        places = np.arange(first, first + n)
+        return places if first + n <= self.size else places % self.size
 
     def newest_places(self, n: int) -> Int64:
         """Return those that were written to last, (n,), the oldest first."""
@@ -117,8 +119,9 @@ class Ring:
         if isinstance(index, slice):
             return np.arange(*index.indices(self.size))
         places = np.asarray(index)
-        places = np.flatnonzero(places) if places.dtype == np.bool_ else np.atleast_1d(places).astype(np.int64)
-        return np.where(places < 0, places + self.size, places)
+        places = np.flatnonzero(places) if places.dtype == np.bool_ else np.array(places, np.int64, ndmin=1)
+        places[places < 0] += self.size
+        return places
 
     def chosen(self, index: Any) -> tuple[Int64, Int64]:
         """Return the places, and the lanes, that numpy's index chooses of what is filled, of the shape that it gives them.
@@ -173,7 +176,7 @@ def plain(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(map(plain, index))
     if isinstance(index, torch.Tensor):
-        return index.detach().cpu().numpy()
+        return index.numpy(force=True)
     if isinstance(index, list | range):
         return np.asarray(index) if len(index) else NO_INT64
     return index

@@ -160,7 +160,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         with self._following() as stored:
             stored.put(cursor, data)
         if set_cursor:
-            self._set_last_cursor(cursor)
+            self._set_last_cursor(self.stored.ring.newest)  # a number, which TorchRL does not have to read from a tensor
         self._bump_mutation_revision()
 
     def _refuse_started_copy(self) -> None:

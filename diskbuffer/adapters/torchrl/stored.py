@@ -154,7 +154,7 @@ class Stored(SharedStore):
             entries = self._begin(data.unsqueeze(0) if one and self.entries is None else data, cursor)
             ring = self.ring
             places = ring.places_at(cursor)
-            if not np.array_equal(places, ring.next_places(len(places))):
+            if places.tobytes() != ring.next_places(len(places)).tobytes():  # in a tenth of the time of `np.array_equal`
                 raise InputError(self._out_of_turn(places, known))
             if not len(places):
                 return

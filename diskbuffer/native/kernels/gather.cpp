@@ -63,44 +63,67 @@ private:
         return true;
     }
 
-    // Decode the rows of a column in chunks; return whether all could be.
+    // The rows of the chunk that was decoded last, as far as there is another use for them: they are in the scratch.
+    struct Held {
+        const Entry* entry = nullptr;
+        int64_t rows = 0;
+    };
+
+    // Decode the rows of a column in chunks; return whether all could be. All parts of the batch that it is in, such as `obs` and `next_obs`,
+    // are filled with the first of them, run by run.
     bool decode_chunks(int64_t t) {
-        const Entry* held = nullptr;  // whose first rows are in the scratch
-        int64_t held_rows = 0;
+        if (earlier_target(t) >= 0) return true;
+        Held held;
         for (int64_t r = begin_; r < end_; r++) {
             const Run& run = batch_.runs[r];
-            const Target& target = batch_.target(t, run);
-            const int64_t row_bytes = target.row_bytes;
-            const RowRange range = range_of(target, run);
-            if (range.count <= 0) continue;
-            if (r + 1 < end_) look_ahead(t, r + 1);
-            const Shard shard(target, batch_.source(r, target.column));
-            const int64_t first = run.row + range.offset;
-            if (!shard.has(target, first, range.count)) return fail(OUTSIDE, t, r, 0);
-            for (const Chunk chunk : Chunks(target, shard, run, first, first + range.count)) {
-                uint8_t* out = range.out + (chunk.first - first) * row_bytes;
-                const int64_t rows_needed = chunk.until - chunk.begin, bytes = chunk.count() * row_bytes;
-                if (chunk.entry == held && rows_needed <= held_rows) {
-                    std::memcpy(out, scratch_.memory + chunk.skipped() * row_bytes, bytes);
-                    continue;
-                }
-                Entry entry = load_entry(chunk.entry);
-                if (entry.is_empty()) {
-                    copy_from_tail(target, run, chunk.first, chunk.count(), out);
-                    entry = load_again(chunk.entry);
-                    if (entry.is_empty()) continue;
-                }
-                if (!shard.contains(entry)) return fail(BAD_ENTRY, t, r, chunk.number);
-                if (reads_rows(target, entry.size, chunk.count()) && copy_stored(target, r, chunk, shard.chunk(entry), out)) continue;
-                const bool direct = chunk.skipped() == 0;
-                if (!direct) held = chunk.entry, held_rows = rows_needed;
-                const int reason = decode(shard.chunk(entry), entry.size, target.chunk_bytes(), direct ? bytes : rows_needed * row_bytes,
-                                          direct ? out : scratch_.memory, scratch_.memory + scratch_.largest);
-                if (reason != NOTHING_WRONG) return fail(reason, t, r, chunk.number);
-                if (!direct) std::memcpy(out, scratch_.memory + chunk.skipped() * row_bytes, bytes);
+            int64_t until = 0;
+            for (int64_t part = t; part < batch_.n_targets; part++) {
+                if (batch_.targets[part].column != batch_.targets[t].column) continue;
+                const RowRange range = range_of(batch_.target(part, run), run);
+                if (range.count > 0) until = std::max(until, run.row + range.offset + range.count);
             }
-            finish(target, run, range);
+            if (r + 1 < end_) look_ahead(t, r + 1);
+            for (int64_t part = t; part < batch_.n_targets; part++)
+                if (batch_.targets[part].column == batch_.targets[t].column && !decode_run(part, t, r, until, held)) return false;
         }
+        return true;
+    }
+
+    // Decode the rows of a run in one part of the batch; those that another part has are copied. Of its chunks, rows before `until` will be used.
+    bool decode_run(int64_t t, int64_t other, int64_t r, int64_t until, Held& held) {
+        const Run& run = batch_.runs[r];
+        const Target& target = batch_.target(t, run);
+        const int64_t row_bytes = target.row_bytes;
+        const RowRange range = range_of(target, run);
+        if (range.count <= 0) return true;
+        const Shard shard(target, batch_.source(r, target.column));
+        const int64_t first = run.row + range.offset;
+        if (!shard.has(target, first, range.count)) return fail(OUTSIDE, t, r, 0);
+        const int64_t known = other == t ? 0 : copy_known(target, batch_.target(other, run), run, range);
+        for (const Chunk chunk : Chunks(target, shard, run, first + known, first + range.count)) {
+            uint8_t* out = range.out + (chunk.first - first) * row_bytes;
+            const int64_t bytes = chunk.count() * row_bytes;
+            if (chunk.entry == held.entry && chunk.until - chunk.begin <= held.rows) {
+                std::memcpy(out, scratch_.memory + chunk.skipped() * row_bytes, bytes);
+                continue;
+            }
+            Entry entry = load_entry(chunk.entry);
+            if (entry.is_empty()) {
+                copy_from_tail(target, run, chunk.first, chunk.count(), out);
+                entry = load_again(chunk.entry);
+                if (entry.is_empty()) continue;
+            }
+            if (!shard.contains(entry)) return fail(BAD_ENTRY, t, r, chunk.number);
+            if (reads_rows(target, entry.size, chunk.count()) && copy_stored(target, r, chunk, shard.chunk(entry), out)) continue;
+            const int64_t rows = std::min(std::max(until, chunk.until) - chunk.begin, target.chunk_rows);
+            const bool direct = chunk.skipped() == 0 && rows == chunk.count();
+            if (!direct) held = {chunk.entry, rows};
+            const int reason = decode(shard.chunk(entry), entry.size, target.chunk_bytes(), rows * row_bytes,
+                                      direct ? out : scratch_.memory, scratch_.memory + scratch_.largest);
+            if (reason != NOTHING_WRONG) return fail(reason, t, r, chunk.number);
+            if (!direct) std::memcpy(out, scratch_.memory + chunk.skipped() * row_bytes, bytes);
+        }
+        finish(target, run, range);
         return true;
     }
 
@@ -171,6 +194,18 @@ private:
         const RowRange range = range_of(target, run);
         const bool is_there = row >= range.offset && row < range.offset + range.count;
         return is_there ? range.out + (row - range.offset) * target.row_bytes : nullptr;
+    }
+
+    // Copy the first rows of a range that are in another target, such as those of `next_obs` in `obs`; return how many there are.
+    static int64_t copy_known(const Target& target, const Target& other, const Run& run, const RowRange& range) {
+        int64_t known = 0;
+        while (known < range.count) {
+            const uint8_t* row = find_row(other, run, range.offset + known);
+            if (row == nullptr) break;
+            std::memcpy(range.out + known * target.row_bytes, row, target.row_bytes);
+            known++;
+        }
+        return known;
     }
 
     // Copy rows from a chunk that is stored as it is; return whether all match their own checksums. Where one does not, the chunk's
