@@ -47,7 +47,8 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     synced = np.maximum(last.synced, flushes.synced)
     told = last.call if under_way is last else f"{last.call}, then {under_way.call}"
     left = (world, last.kept if killed else last.flushed, under_way.now, last.flushed, synced, killed)
-    return Expected(*left, workload=workload, heads=under_way.now.heads if killed else synced, before=told)
+    heads = under_way.now.heads if killed else synced
+    return Expected(*left, last.now, workload=workload, heads=heads, before=told)
 
 
 class BrokenError(Exception):
@@ -123,6 +124,7 @@ class Judgement:
             phase = "opening"
         with self._opened(phase) as buffer:
             self._check(buffer, "")
+            self._check_marks(buffer)
             if self._read not in (None, self._seen(buffer)):
                 raise BrokenError("a reader and a writer see other steps, or count others", f"{self._read}, {self._seen(buffer)}")
             self._report(lambda: buffer.check(progress=False), "check of the open buffer")
@@ -161,16 +163,7 @@ class Judgement:
     # Contents
 
     def _check(self, buffer: db.ReplayBuffer, when: str) -> None:
-        try:
-            episodes = buffer.episodes
-            runs = zip(
-                episodes.stream.tolist(), (episodes.start // self._streams).tolist(), episodes.length.tolist(), strict=True
-            )
-            found = [np.stack([np.full(n, stream), np.arange(first, first + n)]) for stream, first, n in runs]
-            streams, at = np.concatenate([np.zeros((2, 0), np.int64), *found], axis=1)
-            batch = self._workload.taken(buffer.at(at * self._streams + streams)) if len(at) else {}
-        except Exception as error:
-            raise broken_by(f"{when}reading", error) from error
+        streams, at, batch = self._steps_of(buffer, when)
         if len(at) != len(buffer):
             raise BrokenError(f"{when}episodes and len() differ", f"{len(at)} and {len(buffer)}")
         self._had = []
@@ -178,6 +171,19 @@ class Judgement:
             mine = streams == stream
             columns = {name: values.numpy()[mine] for name, values in batch.items()}
             self._check_stream(stream, at[mine], columns, buffer.episodes.tag_names, when)
+
+    def _steps_of(self, buffer: db.ReplayBuffer, when: str) -> tuple[Array, Array, dict[str, Any]]:
+        """Return the streams and positions of all steps, and what they hold."""
+        try:
+            episodes = buffer.episodes
+            runs = zip(
+                episodes.stream.tolist(), (episodes.start // self._streams).tolist(), episodes.length.tolist(), strict=True
+            )
+            found = [np.stack([np.full(n, stream), np.arange(first, first + n)]) for stream, first, n in runs]
+            streams, at = np.concatenate([np.zeros((2, 0), np.int64), *found], axis=1)
+            return streams, at, self._workload.taken(buffer.at(at * self._streams + streams)) if len(at) else {}
+        except Exception as error:
+            raise broken_by(f"{when}reading", error) from error
 
     def _check_stream(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
         if self._fresh:
@@ -246,6 +252,35 @@ class Judgement:
     def _refuse(bad: Array, what: str, stream: int, at: Array) -> None:
         if bad.any():
             raise BrokenError(what, f"stream {stream}, positions {at[bad].tolist()}")
+
+    def _check_marks(self, buffer: db.ReplayBuffer) -> None:
+        """Check that all marks are there that were acknowledged, and that each has what it was made of."""
+        marked = {} if self._expected.marked is None else self._expected.marked.marks
+        missing = set(marked) - set(buffer.copies.marks)
+        if missing:
+            raise BrokenError("marks are missing", str(sorted(missing)))
+        for name in buffer.copies.marks:
+            try:
+                mark = self._workload.open(self._path, "r", mark=name)
+            except Exception as error:
+                raise broken_by("opening a mark", error) from error
+            with mark:
+                self._report(lambda mark=mark: mark.check(progress=False), "check of a mark")
+                if name in marked:  # others are of before a crash, or of the call under way
+                    self._check_mark(mark, *marked[name])
+
+    def _check_mark(self, mark: db.ReplayBuffer, heads: Array, low: Array) -> None:
+        streams, positions, batch = self._steps_of(mark, "a mark: ")
+        for stream in range(self._streams):
+            mine = streams == stream
+            at = positions[mine]
+            if not np.isin(self._world.steps(stream, int(low[stream]), int(heads[stream])), at).all():
+                raise BrokenError("a mark lacks steps that it was made of", f"stream {stream}, {self._has(at)}")
+            if (at >= heads[stream]).any():
+                raise BrokenError("a mark has steps that came later", f"stream {stream}, {self._has(at)}")
+            for name, values in self._world.step(stream, at).items():
+                if name in batch and not np.array_equal(batch[name].numpy()[mine], values):
+                    raise BrokenError(f"wrong {name} in a mark", f"stream {stream}")
 
     # Going on
 

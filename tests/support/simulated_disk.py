@@ -292,26 +292,33 @@ class Disk:
         """Return what a power loss leaves now."""
         luck = Luck(rng) if kind == "random" else Extreme(*EXTREMES[kind])
         tree: Tree = {}
-        self._list(tree, "", self._directory(self.root), luck)
+        self._list(tree, "", self._directory(self.root), luck, {})
         return tree
 
-    def _list(self, tree: Tree, prefix: str, directory: _Directory, luck: Luck) -> None:
+    def _list(self, tree: Tree, prefix: str, directory: _Directory, luck: Luck, known: dict[int, Contents]) -> None:
         for name, (number, is_directory) in sorted(directory.after(luck.operations(directory)).items()):
             if is_directory:
                 tree[prefix + name] = None
-                self._list(tree, f"{prefix}{name}/", self._directory(number), luck)
-            else:
+                self._list(tree, f"{prefix}{name}/", self._directory(number), luck, known)
+                continue
+            if number not in known:  # or it is one file with several names
                 file = self._file(number)
                 sectors = {sector: data for sector, data in luck.contents(file).items() if data != ZEROS}
-                tree[prefix + name] = Contents(luck.size(file), sectors)
+                known[number] = Contents(luck.size(file), sectors)
+            tree[prefix + name] = known[number]
 
 
 def build(tree: Tree, base: Path) -> None:
-    """Make the files and directories of a tree below a directory, which must be there."""
+    """Make the files and directories of a tree below a directory, which must be there; the same contents are one file."""
+    made: dict[int, Path] = {}
     for path, contents in tree.items():
         if contents is None:
             os.mkdir(base / path)
             continue
+        if id(contents) in made:
+            os.link(made[id(contents)], base / path)
+            continue
+        made[id(contents)] = base / path
         fd = os.open(base / path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             os.ftruncate(fd, contents.size)

@@ -120,8 +120,8 @@ class Workload:
     faults: float = 0.0  # how often the disk fails in a call
     concurrent: bool = False  # whether the sealer runs beside calls; else between them, so that a trace depends on its seed alone
 
-    def open(self, path: Path, mode: Any = "a") -> db.ReplayBuffer:
-        """Open the store, or create it."""
+    def open(self, path: Path, mode: Any = "a", *, mark: str | None = None) -> db.ReplayBuffer:
+        """Open the store, or create it; with mode "r" also a mark."""
         frame, depth = db.Column((32, 32), "uint8"), db.Column((16, 32), "int16")
         if self.lossy:
             frame = db.Column(pictures.SHAPE, "uint8", codec="webp:90")
@@ -140,8 +140,10 @@ class Workload:
             segment_rows=self.segment_rows,
             chunk_rows=self.chunk_rows,
             threads=1,
+            flush_every=None,  # or it flushes where a recording takes half a minute
             seed=0,
             mode=mode,
+            mark=mark,
         )
 
     def world(self, seed: int) -> World:
@@ -194,6 +196,8 @@ WORKLOADS = (
     Workload("faults", n_envs=2, weights=FAULTY, faults=0.25, calls=50),
     Workload("faults in a ring", capacity=60, weights=FAULTY | {"extend": 4.0}, faults=0.25),
     Workload("faults in noise", noisy=True, capacity=70, weights=FAULTY, faults=0.25, calls=50),
+    Workload("marks", n_envs=2, weights=USUAL | {"extend": 4.0, "seal": 1.0, "mark": 1.0}, calls=50),
+    Workload("marks of a ring", capacity=60, weights=USUAL | {"extend": 4.0, "seal": 1.0, "mark": 1.0, "clear": 0.5}, calls=50),
     Workload("lossy", lossy=True, n_envs=2, capacity=60, weights=USUAL | {"extend": 4.0, "flush": 3.0}),
     Workload("lossy views", lossy=True, views=True, segment_rows=16, weights=USUAL | DERIVED | {"extend": 4.0}, calls=50),
     Workload("lossy faults", lossy=True, views=True, weights=FAULTY | {"extend": 4.0}, faults=0.25, calls=50),
@@ -212,6 +216,8 @@ class Promise:
         Of the derived column; 0 where nothing was written.
     tags, tagged : (streams, POSITIONS) int64
         The number of each step's tag in `TAGS`, from 1 on, and how often it was tagged.
+    marks : dict of str to ((streams,) int64, (streams,) int64)
+        The heads and lows that marks were made of, by name.
     """
 
     heads: Array
@@ -219,6 +225,7 @@ class Promise:
     versions: Array
     tags: Array
     tagged: Array
+    marks: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     @classmethod
     def none(cls, streams: int) -> Promise:
@@ -274,6 +281,8 @@ class Left:
         The positions of the newest rows that a power loss may leave from then on.
     killed : bool
         Whether only the process ended.
+    marked : Promise, optional
+        What was acknowledged, of which the marks must be there.
     """
 
     world: World
@@ -282,6 +291,7 @@ class Left:
     flushed: Promise | None
     synced: Array
     killed: bool
+    marked: Promise | None = None
 
 
 class GivenUpError(Exception):
@@ -389,6 +399,7 @@ class Driver:
         self._open()
         streams, episodes = self._workload.n_envs, self._buffer.episodes
         heads = self._buffer._reader.index.heads
+        self._now.marks.clear()  # of steps that may be lost by now
         names = np.concatenate([[0], *(e + streams * np.arange(n) for e, n in zip(episodes.start, episodes.length, strict=True))])
         batch = self._buffer.at(names[1:]) if len(names) > 1 else {}
         at, of = names[1:] // streams, names[1:] % streams
@@ -464,6 +475,12 @@ class Driver:
         left = at[at >= head + (head >= 0 and self.world.last[stream, head])]
         if len(left):
             self._buffer.extend(env=stream, **self._workload.given(self.world.step(stream, left)))
+
+    def _mark(self) -> None:
+        """Make a mark, which must be there from then on, whatever is lost of the store."""
+        name = f"m{len(self._now.marks)}"
+        self._now.marks[name] = self._now.heads.copy(), self._now.low.copy()
+        self._call("mark", partial(self._buffer.copies.mark, name, replace=True))
 
     def _flush(self) -> None:
         self._call("flush", self._buffer.flush, flushes=True)
