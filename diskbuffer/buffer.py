@@ -221,7 +221,7 @@ class ReplayBuffer:
                 log = self._closing.log = StreamLog(self._store, self._reader.index)
                 recorder = Recorder(layout, log, self._reader.index, self._reader.newest)
                 if opened.was_of_another:
-                    recorder.cut_off(range(layout.streams))
+                    recorder.cut_off(np.arange(layout.streams))
             self._access = Access(self.path, self._closing, self._store, self._reader, self._multi_writer, recorder)
         except BaseException as error:
             marks.advise_how_to_make_room(error, self._store.files)
@@ -376,7 +376,7 @@ class ReplayBuffer:
             which = np.arange(self.n_envs)[envs] if isinstance(envs, slice) else np.atleast_1d(integers("envs", envs, (0, 1)))
             if (which < 0).any() or (which >= self.n_envs).any():
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
-            recorder.cut_off(which.tolist())
+            recorder.cut_off(which)
 
     def clear(self) -> None:
         """Drop every step, for good, and keep all else: columns, capacity, metadata, marks.

@@ -12,4 +12,5 @@ PREFIXES = 8  # stack prefixes
 PREFIX_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
 STORE = 10  # which of several stores the stream is of; 0 where there is one
 STORE_STREAM = 11  # its number there
-FIELDS = 12
+ROOM = 12  # how many more first positions of episodes fit behind those that there are
+FIELDS = 13

@@ -12,10 +12,13 @@ class GrowingArray:
     """A growing array of int64 that also loses values at its front. Its address changes when it grows."""
 
     def __init__(self, values: Int64 | None = None) -> None:
-        self._array = np.empty(16, np.int64)
+        self._set_memory(np.empty(16, np.int64))
         self._from = self._to = 0
         if values is not None:
             self.extend(values)
+
+    def _set_memory(self, array: Int64) -> None:
+        self._array, self._address = array, int(array.ctypes.data)
 
     @property
     def values(self) -> Int64:
@@ -25,7 +28,16 @@ class GrowingArray:
     @property
     def address(self) -> int:
         """Where that lies in memory."""
-        return int(self._array.ctypes.data) + self._from * 8
+        return self._address + self._from * 8
+
+    @property
+    def room(self) -> int:
+        """How many more values fit into the memory behind these."""
+        return len(self._array) - self._to
+
+    def end_at(self, address: int) -> None:
+        """Have the values end at an address: compiled code has put some there."""
+        self._to = (address - self._address) // 8
 
     @property
     def nbytes(self) -> int:
@@ -38,14 +50,14 @@ class GrowingArray:
     def as_it_is(self) -> GrowingArray:
         """Return one with the same values, in the same memory, which stays as it is when this one grows, or is cut."""
         view = GrowingArray.__new__(GrowingArray)
-        view._array, view._from, view._to = self._array, self._from, self._to
+        view._array, view._address, view._from, view._to = self._array, self._address, self._from, self._to
         return view
 
     def extend(self, values: Int64) -> None:
         """Put values at the end."""
         if self._to + len(values) > len(self._array):
             kept = self.values
-            self._array = np.empty(2 * (len(kept) + len(values)) + 16, np.int64)
+            self._set_memory(np.empty(2 * (len(kept) + len(values)) + 16, np.int64))
             self._array[: len(kept)] = kept
             self._from, self._to = 0, len(kept)
         self._array[self._to : self._to + len(values)] = values

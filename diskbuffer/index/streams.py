@@ -29,6 +29,7 @@ from diskbuffer.index.fields import (
     LOW,
     PREFIX_PLACES,
     PREFIXES,
+    ROOM,
     SEGMENTS,
     SLOTS,
     STARTS,
@@ -72,12 +73,22 @@ class Streams:
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
         for stream in range(streams):
             self._note(stream)
+            self._note_starts(stream)
+
+    def _starts_of(self, stream: int) -> GrowingArray:
+        """Return where the episodes of a stream start, from that of the oldest row on; native code adds some at the end."""
+        starts, row = self._starts[stream], self.table[stream]
+        starts.end_at(int(row[STARTS] + 8 * row[EPISODES]))
+        return starts
 
     def _note(self, stream: int) -> None:
-        row, starts, slots, prefixes = self.table[stream], self._starts[stream], self._slots[stream], self._prefixes[stream]
-        row[STARTS] = starts.address + 8 * (len(starts) - int(row[EPISODES]))
+        row, slots, prefixes = self.table[stream], self._slots[stream], self._prefixes[stream]
         row[SEGMENTS], row[SLOTS] = len(slots), slots.address
         row[PREFIXES], row[PREFIX_PLACES] = len(prefixes) // 2, prefixes.address
+
+    def _note_starts(self, stream: int) -> None:
+        row, starts = self.table[stream], self._starts[stream]
+        row[STARTS], row[ROOM] = starts.address + 8 * (len(starts) - int(row[EPISODES])), starts.room
 
     def restore(
         self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int, prefixes: Int64 = NO_PREFIXES
@@ -95,6 +106,7 @@ class Streams:
         )
         self.table[stream, [HEAD, ENDED, LOW, FLOOR, EPISODES]] = head, ended, low, 0, len(starts)
         self._steps_offset[stream] = first_step - low
+        self._note_starts(stream)
         self._raise_floor(stream)
 
     def grow(
@@ -103,11 +115,12 @@ class Streams:
         """Note what came since a stream was set: so many of its segments were evicted, and all else is added as in `restore`."""
         self._slots[stream].extend(slots)
         self._slots[stream].drop(evicted)
-        self._starts[stream].extend(starts)
         self._prefixes[stream].extend(prefixes.ravel())
         self.table[stream, [HEAD, ENDED]] = head, ended
-        self.table[stream, [LOW, EPISODES]] += evicted * self.segment_rows, len(starts)
+        self.table[stream, LOW] += evicted * self.segment_rows
         self.losses += evicted
+        self.start_episodes(stream, starts)
+        self._raise_floor(stream)
         self._raise_floor(stream)
 
     def newest_prefix(self, stream: int) -> int:
@@ -119,9 +132,9 @@ class Streams:
 
     def start_episodes(self, stream: int, positions: Int64) -> None:
         """Note that episodes start at rows, in ascending order."""
-        self._starts[stream].extend(positions)
+        self._starts_of(stream).extend(positions)
         self.table[stream, EPISODES] += len(positions)
-        self._note(stream)
+        self._note_starts(stream)
         if len(positions) and positions[0] <= self.table[stream, FLOOR]:
             self._raise_floor(stream)
 
@@ -147,14 +160,19 @@ class Streams:
     def begin_at(self, positions: Int64) -> None:
         """Exclude rows before a position of each stream, (streams,): those of whole episodes; all of what there is at most."""
         positions = np.minimum(positions, self.table[:, HEAD] + 1)
-        for stream in np.flatnonzero(positions > self.begins).tolist():
-            self.begins[stream] = positions[stream]
-            self.losses += 1  # batches that were drawn before may have steps that are gone
+        raised = positions > self.begins
+        self.begins[raised] = positions[raised]
+        self.losses += raised.any()  # batches that were drawn before may have steps that are gone
+        table, emptied = self.table, raised & (positions > self.table[:, HEAD])
+        table[emptied, FLOOR] = np.maximum(table[emptied, FLOOR], positions[emptied])
+        table[emptied, STARTS] += 8 * (table[emptied, EPISODES] - 1)
+        table[emptied, EPISODES] = 1
+        for stream in np.flatnonzero(raised & ~emptied).tolist():
             self._raise_floor(stream)
 
     def _raise_floor(self, stream: int) -> None:
         """Find the oldest step whose context is there, at least the one that was, and leave out the episodes before it."""
-        row, starts, prefixes = self.table[stream], self._starts[stream], self._prefixes[stream]
+        row, starts, prefixes = self.table[stream], self._starts_of(stream), self._prefixes[stream]
         low = int(row[LOW])
         floor = low + self.context
         started = starts.values
@@ -172,6 +190,7 @@ class Streams:
             gone = max(0, int(np.searchsorted(started, low, side="right")) - 1)
             starts.drop(gone)
             self._steps_offset[stream] -= gone
+            self._note_starts(stream)
         self._note(stream)
 
     # Reading
@@ -193,7 +212,7 @@ class Streams:
 
     def steps_before(self, stream: int, position: int) -> int:
         """Count the steps a stream ever had before a position."""
-        started = self._starts[stream].values
+        started = self._starts_of(stream).values
         ended = max(0, int(np.searchsorted(started, position, side="right")) - 1)
         return position - ended + int(self._steps_offset[stream])
 
@@ -212,7 +231,7 @@ class Streams:
 
     def starts(self, stream: int) -> Int64:
         """Return where the episodes of a stream start; the first may reach behind the oldest row."""
-        started = self._starts[stream].values
+        started = self._starts_of(stream).values
         return started[len(started) - int(self.table[stream, EPISODES]) :]
 
     def first_frame(self, stream: int, position: int) -> int:
@@ -240,7 +259,7 @@ class Streams:
 
     def episode_of(self, stream: int, position: int) -> int:
         """Return where the episode that a position lies in starts."""
-        started = self._starts[stream].values
+        started = self._starts_of(stream).values
         at = int(np.searchsorted(started, position, side="right")) - 1
         return int(started[at]) if at >= 0 else position
 

@@ -89,7 +89,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         void commit(int64_t until) except +
         cbool has_rows_to_come(int64_t environment)
         cbool is_committed()
-        cbool cut_off(int64_t stream)
+        int64_t cut_off(const int64_t* streams, int64_t n)
         void put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, cbool newest_frame_only)
         void forget()
         int64_t done, recorded, cut_offs
@@ -142,7 +142,7 @@ cdef class BlockRecorder:
     Attributes
     ----------
     problem : tuple
-        Why `decide` did not take a block: the kind, the column, the step, the environment, and whether it is about what came after.
+        Why a block was not taken: the kind, the column, the step, the environment, and whether it is about what came after.
     """
 
     cdef unique_ptr[Recorder] recorder
@@ -228,15 +228,12 @@ cdef class BlockRecorder:
         recorder.steps = 1 if steps is None else steps
         recorder.first_stream, recorder.environments = first_stream, environments
 
-    def find(self, tuple values):
+    cdef int64_t _find(self, tuple values) except -2:
         """Find where values lie that are as the columns hold them.
 
         Returns -1 where all are; else the number of the first one that is not, or, less the number of slots, that of a column whose
         observations are stacks before the step and single frames after it, or the other way round.
         """
-        return self._find(values)
-
-    cdef int64_t _find(self, tuple values) except -2:
         cdef Recorder* recorder = self.recorder.get()
         cdef int64_t i
         cdef bint is_stacked
@@ -377,14 +374,11 @@ cdef class BlockRecorder:
 
     # What it is, and its rows
 
-    def decide(self, declared=None):
+    cdef bint _decide(self, declared) except -1:
         """Decide what each step of the block that was found is; return whether it can be recorded. If not, `problem` says why.
 
         `declared`, (steps, environments) uint8, has which start an episode; None where the values decide.
         """
-        return self._decide(declared)
-
-    cdef bint _decide(self, declared) except -1:
         cdef Recorder* recorder = self.recorder.get()
         cdef Verdict verdict
         recorder.declared = <const uint8_t*>NULL
@@ -426,11 +420,11 @@ cdef class BlockRecorder:
                 stream = recorder.first_stream + environment
         return stream
 
-    def add(self, tuple values, declared=None):
-        """Find, decide and commit a step of every environment.
+    def add(self, tuple values, declared, int64_t most):
+        """Find and decide a block, and commit so many steps of it.
 
-        Returns what `finish` does; `NEEDS_ROOM` where nothing was written for want of room,
-        and `commit` is due again; `HAS_PROBLEM`; `MISFIT` less what `find` returns.
+        Returns what `finish` does; `NEEDS_ROOM` where steps are left, for which `commit` is due again, with room for them;
+        `HAS_PROBLEM`, which `problem` tells; `MISFIT` less what `_find` returns.
         """
         cdef Recorder* recorder = self.recorder.get()
         cdef int64_t misfit = self._find(values)
@@ -438,21 +432,26 @@ cdef class BlockRecorder:
             return MISFIT - misfit
         if not self._decide(declared):
             return HAS_PROBLEM
-        return self.finish() if self.commit(1) else NEEDS_ROOM
+        return self.finish() if self.commit(min(most, recorder.steps)) else NEEDS_ROOM
 
     def finish(self):
         """Return four times the number of steps that were recorded since this was called last, and what there is to note.
 
-        That is 1 more if episodes were started, and 2 more if a segment is not needed any more. Where episodes were started,
+        That is 1 more if `take_starts` is due, and 2 more if a segment is not needed any more. Where there are episodes to take,
         `Retention.give_up` is due once they are in the table; else it was done.
         """
         cdef Recorder* recorder = self.recorder.get()
         cdef int64_t recorded = recorder.recorded
-        cdef int64_t to_note = not recorder.starts.empty()
+        cdef int64_t to_note = not recorder.starts.empty() or recorder.cut_offs > 0
         recorder.recorded = 0
         if recorder.starts.empty():
             to_note += 2 * self.retention.rule.get().give_up()
         return 4 * recorded + to_note
+
+    @property
+    def steps(self):
+        """How many steps the block has."""
+        return self.recorder.get().steps
 
     @property
     def done(self):
@@ -460,7 +459,7 @@ cdef class BlockRecorder:
         return self.recorder.get().done
 
     def take_starts(self):
-        """Return what came to be since this was called last: episodes, and how many were cut off.
+        """Return what came to be since this was called last: episodes that are not in the table yet, and how many were cut off.
 
         Of episodes, (n, 3) int64: the stream, the position of the first row, and that of its stack's prefix, -1 where it has none. A row
         of a prefix is one, too.
@@ -475,9 +474,14 @@ cdef class BlockRecorder:
         recorder.cut_offs = 0
         return starts, cut_offs
 
-    def cut_off(self, int64_t stream):
-        """End the running episode of a stream, if there is one, and have its next step start one; return whether there was one."""
-        return self.recorder.get().cut_off(stream)
+    def cut_off(self, streams):
+        """End the running episodes of streams, (n,) int64, and have their next steps start others; return how many there were."""
+        cdef const int64_t* first = int64s(streams)
+        cdef int64_t k, n = length(streams)
+        for k in range(n):
+            if not 0 <= first[k] < self.streams:
+                raise IndexError(f"expected streams below {self.streams}, found {first[k]}")
+        return self.recorder.get().cut_off(first, n)
 
     def put_newest_stack(self, int64_t column, int64_t stream, stack, bint newest_frame_only):
         """Say what the newest stack of a stream is, as it is stored, (bytes,) uint8; or only its newest frame."""

@@ -7,8 +7,8 @@ from diskbuffer.native.arrays cimport int64s, length
 
 cdef extern from "table.hpp" namespace "diskbuffer" nogil:
     struct Stream:
-        int64_t head, ended, low, floor, episodes, segments, stack_prefixes, store, store_stream
-        const int64_t* starts
+        int64_t head, ended, low, floor, episodes, segments, stack_prefixes, store, store_stream, room
+        int64_t* starts
         const int64_t* slots
 
     struct Table:
@@ -33,7 +33,7 @@ cdef inline Located located_of(object array, int64_t n) except *:
 
 
 cdef inline Table table_of(object array) except *:
-    """Return an array, (streams, 12) int64, as a table; TypeError where it is another."""
+    """Return an array, (streams, 13) int64, as a table; TypeError where it is another."""
     cdef Table table
     table.streams = <const Stream*>int64s(array, 2)
     table.n = length(array)

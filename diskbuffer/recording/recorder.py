@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import is_tensor
 from diskbuffer.errors import NOT_OF_ARGUMENTS, InputError, StackError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.native.recording import DOES_NOT_ROLL, MISFIT, NEEDS_ROOM, NOT_FINITE, BlockRecorder
+from diskbuffer.native.recording import DOES_NOT_ROLL, HAS_PROBLEM, MISFIT, NEEDS_ROOM, NOT_FINITE, BlockRecorder
 from diskbuffer.recording.blocks import Axes, Blocks, Slot, on_host
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.final_obs import FinalObservations
@@ -87,30 +88,21 @@ class Recorder:
             next_obs = self._final_obs.in_place_of(next_obs, info, step[2:], obs)
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_step(obs, next_obs)
-        values = self._blocks.of_step(obs, next_obs, step, more)
-        code = self._add(values, episode_starts)
-        while code <= MISFIT:
+        values, count = self._blocks.of_step(obs, next_obs, step, more), self._environments
+        if not self._is_single:
+            self._native.begin(None, 0, count, True)
+            self._is_single = True
+        while (code := self._record(values, episode_starts, 0, count, are_steps=False)) <= MISFIT:
             values = self._fit_step(values, MISFIT - code)
-            code = self._add(values, episode_starts)
         return code
 
-    def _add(self, values: tuple[Any, ...], episode_starts: Array | None) -> int:
-        """Record a step of values that need no conversion; return how many there were, or `MISFIT` and below for others."""
-        native = self._native
-        if not self._is_single:
-            native.begin(None, 0, self._environments, True)
-            self._is_single = True
+    def _record(self, values: tuple[Any, ...], episode_starts: Array | None, first: int, count: int, *, are_steps: bool) -> int:
+        """Record values that need no conversion; return how many steps there were, or `MISFIT` and below for others."""
+        native, most = self._native, max(1, self._most_steps // count)
         try:
-            code = native.add(values, episode_starts)
-            while MISFIT < code < 0:
-                if code == NEEDS_ROOM:
-                    with Uninterrupted():
-                        self.log.make_room(native.coming())
-                    code = native.finish() if native.commit(1) else NEEDS_ROOM
-                else:
-                    self._solve(0, self._environments)
-                    code = native.add(values, episode_starts)
-            return self._recorded(code) if code >= 0 else code
+            while (code := native.add(values, episode_starts, most)) == HAS_PROBLEM:
+                self._solve(first, count, are_steps=are_steps)
+            return self._recorded(code) if code >= 0 else self._commit(most) if code == NEEDS_ROOM else code
         except BaseException as error:
             if not isinstance(error, InputError) or isinstance(error, NOT_OF_ARGUMENTS):
                 with Uninterrupted():
@@ -134,7 +126,8 @@ class Recorder:
         if number >= len(slots):
             path = tuple(self._schema)[number - len(slots)]
             raise InputError(f"{path} and next_{path} must both be single frames, or both stacks")
-        values = on_host(values)
+        if is_tensor(values[number]):  # then others may be on a device, too, and are copied together
+            values = on_host(values)
         return (*values[:number], self._blocks.fit(slots[number], values[number], axes), *values[number + 1 :])
 
     def _solve(self, first: int, count: int, *, are_steps: bool = False) -> None:
@@ -178,6 +171,19 @@ class Recorder:
         envs = self._environments if stream is None and self._environments > 1 else None
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_steps(obs, next_obs, 1 if envs is None else envs)
+        first, count, self._is_single = stream or 0, envs or 1, False
+        self._has_episode_starts = new_episode is not None
+        if new_episode is None or type(new_episode) is bool:
+            arrays = self._blocks.of_arrays(obs, next_obs, values, envs)
+            if arrays is not None:
+                columns, steps = arrays
+                episode_starts = None
+                if new_episode is not None:
+                    episode_starts = np.zeros((steps, count), np.uint8)
+                    episode_starts[0] = new_episode
+                self._native.begin(steps, first, count, envs is not None)
+                if (code := self._record(columns, episode_starts, first, count, are_steps=True)) >= 0:
+                    return code
         columns, axes = self._blocks.of_steps(obs, next_obs, values, envs)
         episode_starts = (
             None
@@ -186,35 +192,25 @@ class Recorder:
         )
         if episode_starts is not None and np.ndim(new_episode) == 0:
             episode_starts[1:] = False  # the others go on
-        self._has_episode_starts = episode_starts is not None
-        first, count = stream or 0, envs or 1
         if axes.shape[0] == 0:
             for number in range(len(columns)):
                 self._fit(columns, number, axes)
             return 0
-        self._is_single = False
         self._native.begin(axes.shape[0], first, count, envs is not None)
-        while (number := self._native.find(columns)) >= 0:
-            columns = self._fit(columns, number, axes)
-        while not self._native.decide(episode_starts):
-            self._solve(first, count, are_steps=True)
-        return self._commit(axes.shape[0], count)
+        while (code := self._record(columns, episode_starts, first, count, are_steps=True)) <= MISFIT:
+            columns = self._fit(columns, MISFIT - code, axes)
+        return code
 
-    def _commit(self, steps: int, count: int) -> int:
-        """Commit the steps that were decided; return how many were recorded."""
-        native, recorded, until, is_done = self._native, 0, 0, False
-        try:
-            while not is_done:
-                with Uninterrupted():
-                    until = min(steps, until + max(1, self._most_steps // count))
-                    while not (is_done := native.commit(until)) and (native.done < until or until == steps):
-                        recorded += self._note_rows()
-                        self.log.make_room(native.coming())
-                    recorded += self._note_rows()
-        except BaseException:
+    def _commit(self, most: int) -> int:
+        """Commit what is left of a block, so many steps before it looks for a Ctrl-C; return how many were recorded."""
+        native, recorded, is_done = self._native, 0, False
+        while not is_done:
             with Uninterrupted():
-                self._take_stock()
-            raise
+                until = min(native.steps, native.done + most)
+                while not (is_done := native.commit(until)) and (native.done < until or until == native.steps):
+                    recorded += self._note_rows()
+                    self.log.make_room(native.coming())
+                recorded += self._note_rows()
         return recorded
 
     # What follows
@@ -236,23 +232,21 @@ class Recorder:
         """Note what was committed, as `finish` tells it; return how many steps that were."""
         self.log.added += code >> 2
         is_due = bool(code & 2)
-        if code & 1:
-            self._note_starts()
+        if code & 1 and self._note_starts():
             is_due = self.log.retention.give_up()
         if is_due:
             self.log.evict()
         return code >> 2
 
-    def _note_starts(self) -> None:
-        """Note the episodes that were started in the index."""
+    def _note_starts(self) -> bool:
+        """Note in the index the episodes that were started, and are not there yet; return whether there were any."""
         starts, cut_offs = self._native.take_starts()
         self.cut_offs.note(cut_offs, self.log.added - self._added_before, requested=self._has_episode_starts)
-        if not len(starts):
-            return
         for stream in sorted(set(starts[:, 0].tolist())):  # `np.unique` imports numpy.ma, of 7 MB
             begun = starts[starts[:, 0] == stream]
             self._index.start_episodes(stream, begun[:, 1])
             self._index.add_prefixes(stream, begun[begun[:, 2] >= 0, 1:])
+        return len(starts) > 0
 
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
@@ -262,15 +256,14 @@ class Recorder:
         self._native.forget()
         self.log.retention.give_up()
 
-    def cut_off(self, streams: Iterable[int]) -> None:
-        """End the running episodes of some streams, and have their next step start one, whatever its observation."""
-        for stream in streams:
-            self.cut_offs.requested += self._native.cut_off(stream)
+    def cut_off(self, streams: Int64) -> None:
+        """End the running episodes of some streams, (n,), and have their next step start one, whatever its observation."""
+        self.cut_offs.requested += self._native.cut_off(streams)
 
     def clear(self) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""
         table = self._index.table
-        self.cut_off(np.flatnonzero((table[:, HEAD] >= 0) & (table[:, ENDED] == 0)).tolist())
+        self.cut_off(np.flatnonzero((table[:, HEAD] >= 0) & (table[:, ENDED] == 0)))
         self.log.clear()
 
 

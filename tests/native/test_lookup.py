@@ -15,7 +15,7 @@ TABLE = np.zeros((2, FIELDS), np.int64)
 THREE, FOUND = np.zeros(3, np.int64), np.zeros((4, 3), np.int64)
 
 WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], type[Exception], str]] = [
-    (lookup.count_steps, (TABLE[:, :-1].copy(),), TypeError, "a table of 12 fields"),
+    (lookup.count_steps, (TABLE[:, :-1].copy(),), TypeError, "a table of 13 fields"),
     (lookup.count_steps, (TABLE.astype(np.int32),), TypeError, "contiguous array"),
     (lookup.count_steps, (TABLE.T,), TypeError, "not contiguous"),
     (lookup.count_steps, (TABLE.tolist(),), TypeError, "a numpy array, found list"),

@@ -68,7 +68,14 @@ def test_segments_of_small_rows_are_worth_their_files_but_a_quarter_at_most(
 
 @pytest.mark.parametrize(
     ("capacity", "streams", "width", "rows"),
-    [(64 * 128, 64, 64, 2048), (8 * 2048, 8, 64, 32768), (16_384, 16, 7056, 1024), (5, 1, 4, 64), (10_000_000, 1, 64, None)],
+    [
+        (64 * 128, 64, 64, 4096),
+        (256 * 24, 256, 64, 4096),
+        (8 * 2048, 8, 64, 32768),
+        (16_384, 16, 7056, 1024),
+        (5, 1, 1024, 256),
+        (10_000_000, 1, 64, None),
+    ],
 )
 def test_segments_of_small_stores_hold_many_rollouts_and_128_mb_at_most(
     capacity: int, streams: int, width: int, rows: int | None

@@ -105,7 +105,7 @@ void BlockRecorder::commit_environment(int64_t environment, int64_t until) {
         while (last + 1 < until && decision(last + 1, environment).kind == Kind::goes_on) last++;
         commit_run(environment, t, last, starts_episode);
         prefix = Prefix{};
-        remember_stacks(environment, t, last, starts_episode);
+        if (has_stacks_) remember_stacks(environment, t, last, starts_episode);
         recorded += last - t + 1;
         t = last + 1;
     }
@@ -222,11 +222,20 @@ void BlockRecorder::end_newest(int64_t stream) {
     newest.ended = 1;
 }
 
-bool BlockRecorder::cut_off(int64_t stream) {
-    const bool was_running = target_.table[stream].head >= 0 && !target_.table[stream].ended;
-    end_newest(stream);
-    if (target_.next_step && target_.table[stream].head >= 0) have_count(stream, target_.table[stream].head, target_.table[stream].head, true);
-    return was_running;
+int64_t BlockRecorder::cut_off(const int64_t* streams, int64_t n) {
+    int64_t running = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const Stream& newest = target_.table[streams[k]];
+        running += newest.head >= 0 && !newest.ended;
+        end_newest(streams[k]);
+        if (target_.next_step && newest.head >= 0) have_count(streams[k], newest.head, newest.head, true);
+    }
+    return running;
+}
+
+void BlockRecorder::note_start(int64_t stream, int64_t position, int64_t prefix) {
+    const bool is_in_order = starts.empty() && prefix < 0;  // behind one that waits, all others wait
+    if (!is_in_order || !target_.table[stream].start_episode(position)) starts.push_back(Start{stream, position, prefix});
 }
 
 void BlockRecorder::put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, bool newest_frame_only) {

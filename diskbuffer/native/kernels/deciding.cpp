@@ -48,8 +48,10 @@ Verdict BlockRecorder::decide() {
     done = 0;
     decisions_.resize(steps * environments);
     for (size_t c = 0; c < sources.size(); c++)
-        if (sources[c].is_stacked && !newest_stacks_[c])
+        if (sources[c].is_stacked && !newest_stacks_[c]) {
             newest_stacks_[c] = std::make_unique<NewestStacks>(target_.streams, target_.frame_stack, target_.columns[c].row_bytes);
+            has_stacks_ = true;
+        }
     Verdict verdict = find_nonfinite();
     for (int64_t e = 0; e < environments && verdict.problem == Problem::none; e++) verdict = decide_environment(e);
     return verdict;
@@ -59,16 +61,23 @@ Verdict BlockRecorder::find_nonfinite() const {
     for (int64_t c = 0; c < static_cast<int64_t>(sources.size()); c++) {
         const RecordedColumn& column = target_.columns[c];
         if (!column.refuses_nonfinite) continue;
-        const bool is_observation = column.role == Role::observation;
-        for (int64_t t = 0; t < steps; t++)
-            for (int64_t e = 0; e < environments; e++)
-                for (int is_after = 0; is_after <= is_observation; is_after++) {
-                    const uint8_t* first = is_after ? after(c, t, e) : before(c, t, e);
-                    const int64_t frames = sources[c].is_stacked ? target_.frame_stack : 1;
-                    if (frames > 1) first = oldest(c, first);
-                    if (has_nonfinite(first, frames * column.row_bytes, column.number_bytes))
-                        return Verdict{Problem::nonfinite, c, t, e, is_after == 1};
-                }
+        const Source::Values &before = sources[c].before, &after = sources[c].after;
+        const int64_t size = (sources[c].is_stacked ? target_.frame_stack : 1) * column.row_bytes;
+        for (bool is_after : {false, true}) {
+            const Source::Values& values = is_after ? after : before;
+            if (is_after && column.role != Role::observation) break;
+            const bool was_seen = is_after && after.first == before.first + before.step_stride && after.step_stride == before.step_stride &&
+                                  after.environment_stride == before.environment_stride;  // a trajectory: but for its last observations
+            const int64_t begin = was_seen ? steps - 1 : 0;
+            const bool is_dense = (environments == 1 || values.environment_stride == size) &&
+                                  (steps - begin == 1 || values.step_stride == environments * size);
+            const uint8_t* first = values.first + begin * values.step_stride + column.row_bytes - size;
+            if (is_dense && !has_nonfinite(first, (steps - begin) * environments * size, column.number_bytes)) continue;
+            for (int64_t t = begin; t < steps; t++)
+                for (int64_t e = 0; e < environments; e++)
+                    if (has_nonfinite(first + (t - begin) * values.step_stride + e * values.environment_stride, size, column.number_bytes))
+                        return Verdict{Problem::nonfinite, c, t, e, is_after};
+        }
     }
     return Verdict{Problem::none, 0, 0, 0, false};
 }

@@ -74,7 +74,7 @@ struct Decision {
     bool has_prefix;  // the frames before its own are no filling: they get rows of their own
 };
 
-// An episode that was started, or a row of a stack's prefix, which is one of its own.
+// An episode that was started, or a row of a stack's prefix, which is one of its own; where the table has no room for it, or not for the prefix.
 struct Start {
     int64_t stream, position;
     int64_t prefix;  // where the prefix of its first stack begins, -1 where it has none
@@ -131,8 +131,8 @@ class BlockRecorder {
     // Return whether there is nothing left to commit.
     bool is_committed() const { return done == steps; }
 
-    // End the running episode of a stream, if there is one, and have its next step start one; return whether there was one.
-    bool cut_off(int64_t stream);
+    // End the running episodes of streams, and have their next steps start others; return how many there were.
+    int64_t cut_off(const int64_t* streams, int64_t n);
     // Remember the newest stack of a stream as it is stored; only its last frame where others may have lost something.
     void put_newest_stack(int64_t column, int64_t stream, const uint8_t* oldest, bool newest_frame_only);
     // Forget all that is known of what was begun and not ended, after an error. A prefix whose episode did not come is none any more.
@@ -183,12 +183,13 @@ class BlockRecorder {
     bool awaits_reset(int64_t stream) const;
     void have_count(int64_t stream, int64_t first, int64_t last, bool no_reset = false) const;
     const LengthPlace& length_of(int64_t stream, int64_t position) const;
-    void note_start(int64_t stream, int64_t position, int64_t prefix) { starts.push_back(Start{stream, position, prefix}); }
+    void note_start(int64_t stream, int64_t position, int64_t prefix);
 
     Target target_;
     std::vector<Prefix> prefixes_;  // by stream: of the episode that is being begun
     std::vector<Decision> decisions_;
     std::vector<std::unique_ptr<NewestStacks>> newest_stacks_;  // by column; null where no stack was seen
+    bool has_stacks_ = false;                                   // whether there was any
     std::vector<uint8_t> zeros_;
     std::vector<int64_t> of_word_[2];  // columns whose values a word of a row's checksum covers
     int64_t word_bytes_[2];

@@ -23,7 +23,7 @@ from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, Sche
 from diskbuffer.schema.environment import is_sane
 from diskbuffer.schema.schema import Schema, is_part
 from diskbuffer.store.format import codec
-from diskbuffer.store.format.sizes import CHUNK_ROWS
+from diskbuffer.store.format.sizes import CHUNK_ROWS, small_segment_rows_of
 
 FORMAT = 8
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
@@ -90,6 +90,12 @@ class Layout:
     def flat(self) -> tuple[str, ...]:
         """Paths of the flat columns that are recorded."""
         return tuple(path for path in self.schema.recorded if path not in self.chunks_of)
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether it has the sizes of a small store: it is sealed where somebody asks for that, and when it is closed."""
+        columns = {path: self.schema[path] for path in self.schema.recorded}
+        return not self.packed and self.segment_rows == small_segment_rows_of(self.capacity, self.streams, columns)
 
     @property
     def derived(self) -> frozenset[str]:

@@ -73,13 +73,15 @@ def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Co
 def small_segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int | None:
     """Choose a segment's rows in a small store, of which nothing is compressed, so that no file is made in ten rollouts.
 
-    They are 16 times a stream's share of the capacity, but all streams' together at most 128 MB: of two segments of each, that is
-    what the disk has more than is kept. None where the store is not small, or a column's codec was chosen.
+    They are 16 times a stream's share of the capacity, and at least 256 KB of the heaviest column, as each file takes a while to
+    make; but all streams' together at most 128 MB: of two segments of each, that is what the disk has more than is kept. None
+    where the store is not small, or a column's codec was chosen.
     """
     row_bytes = sum(column.row_bytes for column in columns.values())
     if capacity is None or capacity * row_bytes > SMALL_BYTES or any(column.codec for column in columns.values()):
         return None
-    return max(8, _power_of_two(min(16 * -(-capacity // streams), SMALL_BYTES // 2 // (streams * row_bytes))))
+    worth_files = max(16 * -(-capacity // streams), min(64 * 1024, 256 * 1024 // _heaviest(columns)))
+    return max(8, _power_of_two(min(worth_files, SMALL_BYTES // 2 // (streams * row_bytes))))
 
 
 def _heaviest(columns: Mapping[str, Column]) -> int:

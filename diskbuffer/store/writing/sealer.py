@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +55,12 @@ class Sealer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: dict[int, tuple[int, int]] = {}  # slots in their order, and whose rows they have
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._at_hand: list[Waiting] = []  # segments that are being sealed, each until it is evicted
         raw = store.layout.segment_rows * sum(store.layout.schema[path].row_bytes for path in store.layout.packed)
         self._together = self._most = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(raw, 1)))
-        self._worth_it = 1 if store.layout.packed else self._together  # segments that have to wait, unless a caller does
         self._damaged: set[Waiting] = set()  # complete, tried again at the next opening
         self._damage: Exception | None = None  # what was wrong with the last of these
         self._paused_by: Exception | None = None  # why the first that waits could not be sealed
@@ -88,11 +86,11 @@ class Sealer:
 
     def put(self, slot: int) -> None:
         """Queue a slot, which holds a complete segment, for sealing. The store's lock must be held."""
-        segment = slot, self._store.table.identity(slot)
+        rows = self._store.table.identity(slot)
         with self._lock:
-            if segment in self._waiting:
+            if self._waiting.get(slot) == rows:
                 return
-            self._waiting.append(segment)
+            self._waiting[slot] = rows
             self._paused_by = None  # there may be room by now
             if self._stopped:
                 return  # but it is among `slots`
@@ -108,14 +106,13 @@ class Sealer:
         with self._lock:
             self._damaged = {segment for segment in self._damaged if segment[0] != slot}
             self._at_hand = [segment for segment in self._at_hand if segment[0] != slot]
-            if any(segment[0] == slot for segment in self._waiting):
-                self._waiting = deque(segment for segment in self._waiting if segment[0] != slot)
+            self._waiting.pop(slot, None)
             self._changed.notify_all()
 
     def slots(self) -> list[int]:
         """Return the slots that are not sealed: those that wait, those at hand, and those that are damaged."""
         with self._lock:
-            return [slot for slot, _ in (*self._waiting, *self._at_hand, *self._damaged)]
+            return [slot for slot, _ in (*self._waiting.items(), *self._at_hand, *self._damaged)]
 
     def wait(self) -> None:
         """Block until nothing waits; raise what made it pause."""
@@ -151,7 +148,7 @@ class Sealer:
         that were open, and not of all those that there was no time to seal.
         """
         store, layout = self._store, self._store.layout
-        for slot, rows in list(self._waiting) if not layout.packed else []:
+        for slot, rows in list(self._waiting.items()) if not layout.packed else []:
             if rows != store.table.identity(slot) or store.table.length(slot) != layout.segment_rows:
                 continue
             with contextlib.suppress(CorruptionError):  # it stays as it is, and the next opening tells
@@ -168,7 +165,9 @@ class Sealer:
             self._changed.wait_for(lambda: self._stopped or self._waited_for > 0, worked * _RESTS)
 
     def _is_due(self) -> bool:
-        waits = len(self._waiting) >= self._worth_it or (self._waiting and self._waited_for)
+        layout = self._store.layout  # as it is now: its capacity may have changed
+        are_enough = not layout.is_small and len(self._waiting) >= (1 if layout.packed else self._together)
+        waits = are_enough or (self._waiting and self._waited_for)
         return bool(self._stopped or (waits and not self._paused_by))
 
     def _is_due_here(self) -> bool:
@@ -201,7 +200,7 @@ class Sealer:
             if error is None:
                 self._most = self._together
             else:  # in their order: those of a stream that follow must not be sealed before it
-                self._waiting.extendleft(reversed(self._at_hand))
+                self._waiting = dict(self._at_hand) | self._waiting
                 if self._most == 1:
                     self._paused_by = error
                 self._most = 1  # there may be room for one
@@ -222,9 +221,10 @@ class Sealer:
     def _take(self, written: list[_Written]) -> Waiting | None:
         """Take the segment that has waited longest, if there is one; none if this is to stop, or its slot's files are at hand."""
         with self._lock:
-            if self._stopped or not self._waiting or any(each.segment[0] == self._waiting[0][0] for each in written):
+            slot = next(iter(self._waiting), None)
+            if self._stopped or slot is None or any(each.segment[0] == slot for each in written):
                 return None
-            segment = self._waiting.popleft()
+            segment = slot, self._waiting.pop(slot)
             self._at_hand.append(segment)
             return segment
 
