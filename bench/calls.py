@@ -106,7 +106,7 @@ def adding(report: Report, directory: Path) -> None:
             "the whole, numbers": lambda _: buffer.add(obs[0], action[0], 1.0, obs[0], False, False),
             "the whole, arrays": lambda _: buffer.add(obs, action, reward, obs, flags, flags),
             "the whole, a list": lambda _: buffer.add(obs[0].tolist(), action[0], 1.0, obs[0], False, False),
-            "find and record": lambda _: recorder._record(values, None, 0, 1, are_steps=False),
+            "find and record": lambda _: recorder._record(values, None, 1),
             "Stable-Baselines3": lambda _: theirs.add(obs, obs, action, reward, flags, infos),
         }
         measure(report, "add, vectors", calls, each=10)

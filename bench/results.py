@@ -34,6 +34,7 @@ QUESTIONS = (
     Question("Sequences, windows and priorities?", "(sequences|windows|prioritized): "),
     Question("Slices through TorchRL's buffers?", "slices: .*(extend|memory)", across=True),
     Question("How fast is adding?", "writing: .*(add|import)"),
+    Question("Rollouts: added and cleared, and learned from?", "rollouts: "),
     Question("What does it take to start a process?", "starting: "),
     Question("How much memory and disk?", "(adapters|writing|scale|reverb|ray_buffers): .*([Mm]emory|RAM|on disk)"),
     Question("What grows with the store, and what does opening take?", "(scale|writing): "),

@@ -16,7 +16,7 @@ cdef extern from "retention.hpp" namespace "diskbuffer" nogil:
     cppclass Rule "diskbuffer::Retention":
         Rule(Kept kept) except +
         void set_capacity(int64_t capacity, cbool each)
-        void restore(int64_t stream, const int64_t* times, int64_t n) except +
+        void restore(int64_t stream, const int64_t* runs, int64_t n) except +
         void set_time(int64_t now)
         void detach() except +
         void recount() except +

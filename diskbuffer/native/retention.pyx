@@ -36,11 +36,13 @@ cdef class Retention:
         """Keep so many steps, of all streams together, or of each; with None all."""
         self.rule.get().set_capacity(-1 if capacity is None else capacity, each)
 
-    def restore(self, int64_t stream, times):
-        """Say when the steps were added that a stream has, (n,) int64."""
+    def restore(self, int64_t stream, runs):
+        """Say when the steps were added that a stream has, (n, 2) int64: when the first of some was, and how many were, one tick apart."""
         if not 0 <= stream < self.streams:
             raise ValueError(f"expected a stream below {self.streams}, found {stream}")
-        self.rule.get().restore(stream, int64s(times), length(times))
+        if length(runs, 1) != 2:
+            raise ValueError(f"expected (n, 2) numbers, found {runs.shape}")
+        self.rule.get().restore(stream, int64s(runs, 2), length(runs))
 
     def set_time(self, int64_t now):
         """Say what time it is: when the next steps are added."""

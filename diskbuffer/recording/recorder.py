@@ -65,6 +65,7 @@ class Recorder:
             FinalObservations(self._blocks, self._axes, layout.frame_stack) if layout.autoreset == SAME_STEP else None
         )
         self._is_single = False  # whether the native recorder expects single steps
+        self._part = 0, layout.streams  # what it expects them of: streams from one on
         self._look_at = 0.0
         self._has_episode_starts = False  # whether the caller says which steps start an episode
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
@@ -82,26 +83,35 @@ class Recorder:
             self.cut_offs.warn_if_due()
         if monotonic() >= self._look_at:
             self._look()
-        episode_starts = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
+        episode_starts = None if new_episode is None else self._starts_of(new_episode)
         self._has_episode_starts = episode_starts is not None
         if self._final_obs is not None:
             next_obs = self._final_obs.in_place_of(next_obs, info, step[2:], obs)
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_step(obs, next_obs)
-        values, count = self._blocks.of_step(obs, next_obs, step, more), self._environments
+        values = self._blocks.of_step(obs, next_obs, step, more)
         if not self._is_single:
-            self._native.begin(None, 0, count, True)
-            self._is_single = True
-        while (code := self._record(values, episode_starts, 0, count, are_steps=False)) <= MISFIT:
+            self._native.begin(None, 0, self._environments, True)
+            self._is_single, self._part = True, (0, self._environments)
+        while (code := self._record(values, episode_starts, 1)) <= MISFIT:
             values = self._fit_step(values, MISFIT - code)
         return code
 
-    def _record(self, values: tuple[Any, ...], episode_starts: Array | None, first: int, count: int, *, are_steps: bool) -> int:
-        """Record values that need no conversion; return how many steps there were, or `MISFIT` and below for others."""
-        native, most = self._native, max(1, self._most_steps // count)
+    def _starts_of(self, new_episode: Any) -> Array:
+        """Return which environments' steps start an episode, (1, environments)."""
+        if type(new_episode) is bool:
+            return np.full((1, self._environments), new_episode, np.uint8)
+        return flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
+
+    def _record(self, values: tuple[Any, ...], episode_starts: Array | None, most: int) -> int:
+        """Record values that need no conversion; return how many steps there were, or `MISFIT` and below for others.
+
+        `most` steps are recorded at once, without looking whether Ctrl-C was pressed.
+        """
+        native = self._native
         try:
             while (code := native.add(values, episode_starts, most)) == HAS_PROBLEM:
-                self._solve(first, count, are_steps=are_steps)
+                self._solve()
             return self._recorded(code) if code >= 0 else self._commit(most) if code == NEEDS_ROOM else code
         except BaseException as error:
             if not isinstance(error, InputError) or isinstance(error, NOT_OF_ARGUMENTS):
@@ -130,8 +140,9 @@ class Recorder:
             values = on_host(values)
         return (*values[:number], self._blocks.fit(slots[number], values[number], axes), *values[number + 1 :])
 
-    def _solve(self, first: int, count: int, *, are_steps: bool = False) -> None:
+    def _solve(self) -> None:
         """Look up what native code has to know of the stacks that streams end with, or raise what is wrong with a block."""
+        (first, count), are_steps = self._part, not self._is_single
         kind, column, step, env, is_after = self._native.problem
         path = tuple(self._schema)[column]
         if kind == NOT_FINITE:
@@ -171,7 +182,8 @@ class Recorder:
         envs = self._environments if stream is None and self._environments > 1 else None
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_steps(obs, next_obs, 1 if envs is None else envs)
-        first, count, self._is_single = stream or 0, envs or 1, False
+        self._part = first, count = stream or 0, envs or 1
+        self._is_single, most = False, max(1, self._most_steps // count)
         self._has_episode_starts = new_episode is not None
         if new_episode is None or type(new_episode) is bool:
             arrays = self._blocks.of_arrays(obs, next_obs, values, envs)
@@ -182,7 +194,7 @@ class Recorder:
                     episode_starts = np.zeros((steps, count), np.uint8)
                     episode_starts[0] = new_episode
                 self._native.begin(steps, first, count, envs is not None)
-                if (code := self._record(columns, episode_starts, first, count, are_steps=True)) >= 0:
+                if (code := self._record(columns, episode_starts, most)) >= 0:
                     return code
         columns, axes = self._blocks.of_steps(obs, next_obs, values, envs)
         episode_starts = (
@@ -197,7 +209,7 @@ class Recorder:
                 self._fit(columns, number, axes)
             return 0
         self._native.begin(axes.shape[0], first, count, envs is not None)
-        while (code := self._record(columns, episode_starts, first, count, are_steps=True)) <= MISFIT:
+        while (code := self._record(columns, episode_starts, most)) <= MISFIT:
             columns = self._fit(columns, MISFIT - code, axes)
         return code
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,18 +155,36 @@ class StreamLog:
 
     def _restore_times(self, *, every: bool) -> None:
         """Tell `retention` when steps were added, or only what time it is. They have the lower half of the time that it was."""
-        index, times = self._index, dict[int, Int64]()
+        index, runs, newest = self._index, dict[int, Int64](), 0
         for stream in np.flatnonzero(index.steps()).tolist():
             first, head = index.table[stream, [FLOOR, HEAD]].tolist()
             steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)[0 if every else -1 :]
-            words = index.values_at(stream, steps, lambda slot: self._store.values(CHECKSUM, slot)[:, TIME])
-            times[stream] = words.astype(np.int64)
-        newest = next((int(each[-1]) for each in times.values()), 0)
-        for stream, each in times.items():
-            times[stream] = newest + 2**32 + (each - newest).astype(np.int32).astype(np.int64)
+            runs[stream] = self._times_of(stream, steps)
+            newest = newest or int(runs[stream][-1, 0])
+        for stream, each in runs.items():
+            each[:, 0] = newest + 2**32 + (each[:, 0] - newest).astype(np.int32).astype(np.int64)
             if every:
-                self.retention.restore(stream, times[stream])
-        self.retention.set_time(max((int(each[-1]) + 1 for each in times.values()), default=0))
+                self.retention.restore(stream, each)
+        self.retention.set_time(max((int(each[-1].sum()) for each in runs.values()), default=0))
+
+    def _times_of(self, stream: int, steps: Int64) -> Int64:
+        """Return when steps of a stream were added, (n, 2): when the first of some was, and how many were, one tick apart.
+
+        Of a segment whose last step is as many ticks later as there are steps, no others are read: each takes one at least.
+        """
+        segments = np.arange(steps[0] // self._rows + 1, steps[-1] // self._rows + 1)
+        begins = np.unique(np.append(0, np.searchsorted(steps, segments * self._rows)))
+        lasts = np.append(begins[1:], len(steps)) - 1
+        words = partial(self._index.values_at, stream, values=lambda slot: self._store.values(CHECKSUM, slot)[:, TIME])
+        times = words(steps[np.stack([begins, lasts], axis=1).ravel()]).reshape(-1, 2)
+        runs = list[Int64]()
+        for begin, last, (time, until) in zip(begins.tolist(), lasts.tolist(), times.tolist(), strict=True):
+            if until - time == last - begin:
+                runs.append(np.array([[time, last - begin + 1]], np.int64))
+            else:
+                each = words(steps[begin : last + 1]).astype(np.int64)
+                runs.append(np.stack([each, np.ones_like(each)], axis=1))
+        return np.concatenate(runs)
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""

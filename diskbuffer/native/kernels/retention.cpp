@@ -21,11 +21,11 @@ void Retention::set_capacity(int64_t capacity, bool each) {
     each_ = each;
 }
 
-void Retention::restore(int64_t stream, const int64_t* times, int64_t n) {
+void Retention::restore(int64_t stream, const int64_t* runs, int64_t n) {
     Log& log = logs_[stream];
     total_ -= log.next - log.oldest;
     log = Log{};
-    for (int64_t k = 0; k < n; k++) put(stream, times[k], 1);
+    for (int64_t k = 0; k < n; k++) put(stream, runs[2 * k], runs[2 * k + 1]);
 }
 
 void Retention::detach() {

@@ -35,8 +35,8 @@ class Retention {
 
     // Keep so many steps, of all streams or of each; below 0 all.
     void set_capacity(int64_t capacity, bool each);
-    // Say when the steps were added that a stream has.
-    void restore(int64_t stream, const int64_t* times, int64_t n);
+    // Say when the steps were added that a stream has: of `n` runs the time of the first step, and how many there are, one tick apart.
+    void restore(int64_t stream, const int64_t* runs, int64_t n);
     // Say what time it is.
     void set_time(int64_t now) { now_ = now; }
     // Work on the memory of others no more.
