@@ -72,7 +72,7 @@ class DiskBufferError(Exception):
 
 
 def _between(what: str) -> str:
-    return "\n" if "\n" in what else ". "
+    return "\n" if "\n" in what else " " if what.endswith("?") else ". "
 
 
 class TryAgainError(DiskBufferError):

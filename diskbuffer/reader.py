@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,9 +44,6 @@ class Reader:
         The directory, as of `ReplayBuffer`.
     frame_stack : int, optional
         Frames in an observation: a step counts as long as all of them are there. As the store says, by default.
-    tolerate_damage : bool
-        Whether to read what is left of a damaged store, which a buffer refuses to open: all rows that match their checksums.
-        ``info.damage`` says what is wrong.
 
     Attributes
     ----------
@@ -57,14 +55,14 @@ class Reader:
     NotAStoreError
         There is no store.
     CorruptionError
-        It is damaged; with `tolerate_damage`, so that not even its segment table can be read.
+        It is damaged; ``diskbuffer check --repair`` saves what can be saved.
     FormatError
         It is of a newer format.
     LockedError
         Whether somebody writes to it cannot be known; or a writer that recovers it takes longer than a minute.
     """
 
-    def __init__(self, place: str | os.PathLike[str], frame_stack: int | None = None, tolerate_damage: bool = False) -> None:
+    def __init__(self, place: str | os.PathLike[str], frame_stack: int | None = None) -> None:
         self.path = local_path(place)
         self._frame_stack = integer_or_none("frame_stack", frame_stack, 1, MOST_FRAMES)
         self._lock = threading.RLock()
@@ -72,16 +70,17 @@ class Reader:
         self._changes = 0
         files = Files(self.path)
         self._of: ReadStores
-        if has_writers(files):
-            self._of = WritersStores(files, self._frame_stack)
-        else:
-            self._of = OneStore(self.path, self._frame_stack, tolerate_damage=tolerate_damage)
+        with self._advising():
+            if has_writers(files):
+                self._of = WritersStores(files, self._frame_stack)
+            else:
+                self._of = OneStore(self.path, self._frame_stack)
 
     @property
     def info(self) -> StoreInfo:
         """What the store's description says; of several writers' stores, with the capacity of all together."""
         store = self._of.store
-        info = StoreInfo.of(self.path, store.layout, self._frame_stack, self._of.damage)
+        info = StoreInfo.of(self.path, store.layout, self._frame_stack)
         return dataclasses.replace(info, capacity=store.capacity)
 
     @property
@@ -141,7 +140,7 @@ class Reader:
         )
 
     def refresh(self) -> bool:
-        """See what was added, evicted, tagged or cleared since; return whether anything was.
+        """See what was added, evicted, tagged, cleared or repaired since; return whether anything was.
 
         A store that went back to a mark, or was replaced by another at the same path, is opened anew. Costs what opening costs:
         some 15 ms for a million steps.
@@ -151,18 +150,15 @@ class Reader:
         NotAStoreError
             The store was removed, or moved elsewhere.
         CorruptionError
-            It was damaged since; with `tolerate_damage`, so that not even its segment table can be read.
+            It was damaged since.
         """
-        with self._lock:
+        with self._lock, self._advising():
             opened = self._of.opened
             changed = self._of.look() or self._of.opened != opened
             if changed:
-                self._forget()
+                self._changes += 1
+                self._episodes = None
             return changed
-
-    def _forget(self) -> None:
-        self._changes += 1
-        self._episodes = None
 
     def episodes(self, where: str | None = None) -> EpisodeTable:
         """Return the episodes of which a step can be sampled; of the last look, and as long the same object.
@@ -173,20 +169,16 @@ class Reader:
         ----------
         where : str, optional
             Some of them, as `EpisodeTable.select` takes it.
-        """
-        with self._lock:
-            if self._episodes is None:
-                try:
-                    self._episodes = self._list()
-                except CorruptionError as error:
-                    if self._of.damage is not None or not self._of.accept_damage(str(error)):
-                        raise
-                    self._forget()
-                    self._episodes = self._list()
-            return self._episodes if where is None else self._episodes.select(where)
 
-    def _list(self) -> EpisodeTable:
-        return self._retried(lambda: build(self._of.store, self._of.index, self.refresh))
+        Raises
+        ------
+        CorruptionError
+            Flags or rewards are damaged.
+        """
+        with self._lock, self._advising():
+            if self._episodes is None:
+                self._episodes = self._retried(lambda: build(self._of.store, self._of.index, self.refresh))
+            return self._episodes if where is None else self._episodes.select(where)
 
     def read(self, column: str, steps: Any) -> npt.NDArray[Any]:
         """Read rows of a column by the ids of their steps.
@@ -265,6 +257,14 @@ class Reader:
             raise InputError(f"stream {streams[at]} has no row {positions[at]}: its newest is {head[at]}")
         for at in np.flatnonzero(positions < low)[:1].tolist():
             raise EvictedError(f"{self.path}: row {positions[at]} of stream {streams[at]} was evicted; its oldest is {low[at]}")
+
+    @contextlib.contextmanager
+    def _advising(self) -> Iterator[None]:
+        """Have a CorruptionError say what tells what else is damaged."""
+        try:
+            yield
+        except CorruptionError as error:
+            raise error.advising(f"Run: diskbuffer check {self.path}") from error
 
     def _retried(self, attempt: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
         """Return what an attempt returns, made again from a new look where a writer has evicted what it looked at.

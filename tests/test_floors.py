@@ -25,7 +25,7 @@ FLOORS = (
     ("store.recovery", "store.writing"),
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
-    ("store.checking", "store.copies.backup", "store.remains"),  # these open stores
+    ("store.checking", "store.copies.backup"),  # these open stores
     ("limiting", "options"),
     ("reading", "recording"),
     ("loading", "writers", "episode_table"),

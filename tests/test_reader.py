@@ -41,7 +41,6 @@ def compare(path: Path) -> Reader:
     reader = Reader(path)
     with db.ReplayBuffer(path, mode="r") as buffer:
         index, streams, info = buffer._reader.index, reader.info.streams, reader.info
-        assert info.damage is None
         assert reader.rows()[1].tolist() == index.heads.tolist()
         assert reader._of.index.table[:, :5].tolist() == index.table[:, :5].tolist()  # all but addresses
         assert [counts.sum() for counts in reader.counts()] == [len(buffer), index.added()]
@@ -150,16 +149,20 @@ def test_rows_that_are_not_there(tmp_path: Path) -> None:
     assert reader.read("obs", []).shape == (0, 34, 33)
 
 
-def test_a_damaged_store_is_an_error_unless_damage_is_tolerated(tmp_path: Path) -> None:
-    world = Experience()
-    with world.open(tmp_path / "store") as buffer:
-        Feeder(world, buffer).add(30)
-    (tmp_path / "store" / "_segments" / "length" / "c.0.0").unlink()
-    with pytest.raises(db.CorruptionError):
-        Reader(tmp_path / "store")
-    reader = Reader(tmp_path / "store", tolerate_damage=True)
-    assert reader.info.damage is not None
-    assert len(reader.episodes()) == 0
+@pytest.mark.parametrize("name", ["zarr.json", "_segments/length/c.0.0", "is_last/c.0", "reward/c.0"])
+def test_a_damaged_store_is_an_error_until_it_is_repaired(name: str, tmp_path: Path) -> None:
+    world, path = Experience(), tmp_path / "store"
+    with world.open(path, segment_rows=16) as buffer:
+        Feeder(world, buffer).add(400)
+    reader, every = Reader(path), Reader(path).counts()[0].sum()
+    (path / name).unlink()
+    with pytest.raises(db.CorruptionError, match=f"Run: diskbuffer check {path}$"):
+        Reader(path).episodes()
+    db.check(path, repair=True, progress=False)
+    assert reader.refresh()
+    assert reader.episodes().start.tolist() == compare(path).episodes().start.tolist()
+    left = reader.counts()[0].sum()
+    assert left == every if name in ("zarr.json", "_segments/length/c.0.0") else 0 < left < every
 
 
 def test_several_writers_stores_are_read_as_one(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer.commands.arguments import AnyStore, Json, Whole
-from diskbuffer.commands.output import report_damage, show, show_json, table
+from diskbuffer.commands.output import WELL, show, show_json, table, telling_damage
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.summary import number
 from diskbuffer.plugin import EpisodeTable, Reader, counted
@@ -12,6 +12,7 @@ _SHOWN = 30  # rows of a table, unless more are asked for
 _LEFT = ("ending", "tag")
 
 
+@telling_damage
 def episodes(
     path: AnyStore,
     /,
@@ -40,7 +41,7 @@ def episodes(
     """
     if limit is not None and limit < 0:
         raise InputError(f"limit must be 0 (for all) or more, found {limit}")
-    reader = Reader(path, tolerate_damage=True)
+    reader = Reader(path)
     every = reader.episodes()
     matching = reader.episodes(where)
     matching = matching.sort(reverse=not reverse) if sort is None else matching.sort(sort, reverse=reverse)
@@ -50,7 +51,7 @@ def episodes(
         show_json(shown.to_rows())
     else:
         _show(shown, matching, every)
-    return report_damage(reader.info.damage, reader.path)
+    return WELL
 
 
 def _show(shown: EpisodeTable, matching: EpisodeTable, every: EpisodeTable) -> None:

@@ -7,39 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.commands.arguments import AnyStore, Json
-from diskbuffer.commands.output import WELL, report_damage, show, show_json, table
-from diskbuffer.errors import CorruptionError
-from diskbuffer.inspect.summary import description, facts, summary, writer_of
-from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, printable, read_info, writers_of
+from diskbuffer.commands.output import WELL, show, show_json, table, telling_damage
+from diskbuffer.inspect.summary import facts, summary, writer_of
+from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, printable, writers_of
 
 
+@telling_damage
 def info(path: AnyStore, /, *, json: Json = False) -> int:
     """Show what a store holds: columns, steps, episodes, returns, disk, and who writes to it."""
     if (writers := writers_of(path)) is not None:
-        return _info_of_several(local_path(path), tuple(writers), json=json)
-    report = _report(path)
+        _info_of_several(local_path(path), tuple(writers), json=json)
+        return WELL
+    report = summary(Reader(path))
     if json:
         show_json(report)
     else:
         _show(report)
-    return report_damage(report["damage"], report["path"])
+    return WELL
 
 
-def _report(path: str | Path) -> dict[str, Any]:
-    try:
-        return summary(Reader(path, tolerate_damage=True))
-    except CorruptionError as error:
-        return description(read_info(path, str(error)))
-
-
-def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
+def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> None:
     """Show the writers of a directory, and what each has."""
     present = [name for name in writers if is_store(root / name)]
-    reports = {name: _report(root / name) for name in present}
-    code = max((report_damage(one["damage"], one["path"]) for one in reports.values()), default=WELL)
+    reports = {name: summary(Reader(root / name)) for name in present}
     if json:
         show_json({"path": str(root), "writers": reports})
-        return code
+        return
     rows = [
         [
             name,
@@ -49,14 +42,11 @@ def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
             human_size(one["disk"]["total"]),
             writer_of(one),
         ]
-        if "steps" in one
-        else [name, "", "", "", "", "damaged"]
         for name, one in reports.items()
     ]
-    steps = sum(one.get("steps", 0) for one in reports.values())
+    steps = sum(one["steps"] for one in reports.values())
     show(f"{printable(str(root))}: {counted(len(present), 'writer')}, {steps:,} steps to sample", "")
     show(table(["writer", "steps", "capacity", "episodes", "disk", ""], rows))
-    return code
 
 
 def _capacity(report: dict[str, Any]) -> str:
@@ -81,10 +71,8 @@ def _columns(report: dict[str, Any]) -> Any:
     for column in report["columns"]:
         shape = " x ".join(map(str, column["shape"])) or "scalar"
         row = [column["name"], column["dtype"], shape, *([column["transforms"] or ""] if transformed else ())]
-        row += [column["kind"], column["codec"] or ""]
-        if "disk_bytes" in column:
-            ratio = "" if column["ratio"] is None else f"{column['ratio']:.3g}"
-            row += [human_size(column["raw_bytes"]), human_size(column["disk_bytes"]), ratio]
+        ratio = "" if column["ratio"] is None else f"{column['ratio']:.3g}"
+        row += [column["kind"], column["codec"] or "", human_size(column["raw_bytes"]), human_size(column["disk_bytes"]), ratio]
         rows.append(row)
     texts = ("column", "dtype", "shape", *(("transforms",) if transformed else ()), "kind", "codec")
-    return table((*texts, "rows", "disk", "ratio")[: len(rows[0])], rows, left=texts)
+    return table((*texts, "rows", "disk", "ratio"), rows, left=texts)

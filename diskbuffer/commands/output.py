@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
+from diskbuffer.errors import CorruptionError
 from diskbuffer.formats import strict_json
 from diskbuffer.plugin import printable
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+P = ParamSpec("P")
 WELL, WRONG, FAILED = 0, 1, 2  # exit codes: all is well, something is wrong with a store, it could not be looked at
 _WIDE = 160  # columns of output that is no terminal's, so that nothing is cut
 
@@ -51,12 +53,18 @@ def complain(*lines: str) -> None:
     print(*map(printable, "\n".join(lines).split("\n")), sep="\n", file=sys.stderr)
 
 
-def report_damage(damage: str | None, path: object) -> int:
-    """Say what is wrong with a store, if anything is; return the exit code."""
-    if damage is None:
-        return WELL
-    complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {path}")
-    return WRONG
+def telling_damage(command: Callable[P, int]) -> Callable[P, int]:
+    """Have a command that looks at a store say what is wrong with one that is damaged, and return the exit code."""
+
+    @wraps(command)
+    def telling(*args: P.args, **options: P.kwargs) -> int:
+        try:
+            return command(*args, **options)
+        except CorruptionError as error:
+            complain(f"This store is damaged: {error}")
+            return WRONG
+
+    return telling
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), title: str | None = None) -> Table:

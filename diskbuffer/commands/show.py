@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from diskbuffer.commands.arguments import AnyStore, Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, report_damage, show_json
+from diskbuffer.commands.output import WELL, WRONG, complain, show_json, telling_damage
 from diskbuffer.commands.output import show as shown
 from diskbuffer.commands.stats import distributions
 from diskbuffer.errors import InputError
@@ -25,6 +24,7 @@ _WIDTH = 1200  # pixels of a PNG
 _MOST_OF_JSON = 1024  # numbers a step
 
 
+@telling_damage
 def show(
     path: AnyStore,
     episode: Whole | None = None,
@@ -67,16 +67,16 @@ def show(
     for name, value in (("frames", frames), ("scale", scale)):
         if value is not None and value < 1:
             raise InputError(f"--{name} must be at least 1, found {value}")
-    reader = Reader(path, tolerate_damage=True)
+    reader = Reader(path)
     if out is not None and out.absolute().resolve().is_relative_to(reader.path.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
     view = find_episode(reader, episode)
     if view is None:
         nothing = f"{printable(str(reader.path))} has no episode yet"
-        if out is not None and reader.info.damage is None:
+        if out is not None:
             raise InputError(f"{nothing}: {out} was not written")
         show_json(None) if json else shown(f"{nothing}.")
-        return _code(reader, [])
+        return WELL
     picture = _picture_column(reader, column)
     part = _part(steps, view.length + 1)
     if out is not None:
@@ -86,13 +86,8 @@ def show(
         show_json(view.row | {"steps": places.tolist(), "columns": {name: values.tolist() for name, values in series.items()}})
     else:
         damaged = _in_terminal(view, picture, part)
-    return _code(reader, damaged)
-
-
-def _code(reader: Reader, damaged: Any) -> int:
-    code = report_damage(reader.info.damage, reader.path)
-    if code != WELL or not damaged:
-        return code
+    if not damaged:
+        return WELL
     complain(f"Some of this is damaged, and left out. Run: diskbuffer check {reader.path}")
     return WRONG
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.commands.arguments import AnyStore, Json, Whole
-from diskbuffer.commands.output import WRONG, report_damage, show, show_json, show_lines, table
+from diskbuffer.commands.output import WELL, WRONG, show, show_json, show_lines, table, telling_damage
 from diskbuffer.inspect.statistics import MOST_ROWS, statistics
 from diskbuffer.inspect.summary import number
 from diskbuffer.plugin import Reader, integer
@@ -19,6 +19,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"  # of a character's height
 _SHOWN = 8  # different values that are counted one by one in the table
 
 
+@telling_damage
 def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: Json = False) -> int:
     """Show the distributions of rewards, lengths, returns, actions and values, and what looks wrong with them.
 
@@ -33,14 +34,13 @@ def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: 
     seed
         For which rows are looked at.
     """
-    reader = Reader(path, tolerate_damage=True)
+    reader = Reader(path)
     report = statistics(reader, most_rows=integer("rows", rows), seed=seed)
     if json:
         show_json(report)
     else:
         _show(reader, report)
-    code = report_damage(reader.info.damage, reader.path)
-    return WRONG if any(finding["kind"] == "damaged" for finding in report["findings"]) else code
+    return WRONG if any(finding["kind"] == "damaged" for finding in report["findings"]) else WELL
 
 
 def _show(reader: Reader, report: dict[str, Any]) -> None:

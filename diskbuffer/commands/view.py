@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from diskbuffer.commands.arguments import AnyStore, Whole
-from diskbuffer.commands.output import WELL
+from diskbuffer.commands.output import WELL, telling_damage
 
 
+@telling_damage
 def view(path: AnyStore, /, *, port: Whole | None = None, no_browser: bool = False) -> int:
     """Show a store in a browser, also while a training writes to it; Ctrl-C ends it.
 

@@ -36,7 +36,7 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
     try:
         opened = ReplayBuffer(store, mode="r+" if writers_of(store) is None else "r")
     except LockedError as error:
-        writer = Reader(store, tolerate_damage=True).writer
+        writer = Reader(store).writer
         if writer is None:
             raise
         raise LockedError(

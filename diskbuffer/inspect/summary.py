@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import Column
 from diskbuffer.plugin import EpisodeTable, Reader, StoreInfo, StoreUsage, counted, human_size
 
 _LEFT = {
@@ -30,7 +29,7 @@ def summary(reader: Reader) -> dict[str, Any]:
     dict
         What JSON holds, but for figures that are NaN or infinite, as rewards may be.
 
-        - ``path``, ``format``; ``damage``: what is wrong, or None
+        - ``path``, ``format``
         - ``writer``: ``pid``, ``host``, ``since``, or None; ``left``: "open", or how the last writer left it: "clean", "killed",
           "power loss"
         - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``frame_stack``, ``padding``,
@@ -50,7 +49,16 @@ def summary(reader: Reader) -> dict[str, Any]:
     columns = _columns(info, usage)
     raw = sum(column["raw_bytes"] for column in columns)
     parts = {"tail": usage.tail, "table": usage.table, "marks": usage.marks, "total": usage.disk_bytes}
-    return _description(info) | {
+    return {
+        "path": str(info.path),
+        "format": info.format,
+        "capacity": info.capacity,
+        "environments": info.n_envs,
+        "frame_stack": info.frame_stack,
+        "padding": info.padding,
+        "autoreset": info.autoreset,
+        "environment": _plain(info.environment),
+        "metadata": _plain(info.metadata),
         "writer": writer,
         "left": "open" if writer is not None else usage.last_shutdown,
         "steps": int(steps.sum()),
@@ -68,31 +76,29 @@ def summary(reader: Reader) -> dict[str, Any]:
 
 
 def facts(report: dict[str, Any]) -> dict[str, str]:
-    """Return what `summary`, or `description`, found, in words; by what each is about."""
+    """Return what `summary` found, in words; by what each is about."""
     words: dict[str, str] = {}
-    if "steps" in report:
-        capacity = "no limit" if report["capacity"] is None else f"capacity {report['capacity']:,}"
-        evicted = "" if report["added"] == report["steps"] else f"; {report['added']:,} were ever added"
-        words["steps"] = f"{report['steps']:,} to sample ({capacity}){evicted}"
-        endings = ", ".join(f"{n:,} {ending}" for ending, n in report["episodes"]["endings"].items())
-        words["episodes"] = f"{report['episodes']['count']:,}{f': {endings}' if endings else ''}"
-        for what in ("returns", "lengths"):
-            if (figures := report["episodes"][what]) is not None:
-                span = f"mean {number(figures['mean'])}, from {number(figures['min'])} to {number(figures['max'])}"
-                words[what] = f"{span}; mean of the newest {NEWEST}: {number(figures['newest'])}"
-        words["tags"] = ", ".join(f"{tag} ({counted(n, 'episode')})" for tag, n in report["tags"].items())
+    capacity = "no limit" if report["capacity"] is None else f"capacity {report['capacity']:,}"
+    evicted = "" if report["added"] == report["steps"] else f"; {report['added']:,} were ever added"
+    words["steps"] = f"{report['steps']:,} to sample ({capacity}){evicted}"
+    endings = ", ".join(f"{n:,} {ending}" for ending, n in report["episodes"]["endings"].items())
+    words["episodes"] = f"{report['episodes']['count']:,}{f': {endings}' if endings else ''}"
+    for what in ("returns", "lengths"):
+        if (figures := report["episodes"][what]) is not None:
+            span = f"mean {number(figures['mean'])}, from {number(figures['min'])} to {number(figures['max'])}"
+            words[what] = f"{span}; mean of the newest {NEWEST}: {number(figures['newest'])}"
+    words["tags"] = ", ".join(f"{tag} ({counted(n, 'episode')})" for tag, n in report["tags"].items())
     id_ = (report["environment"] or {}).get("id")
     environment = [id_] if isinstance(id_, str) else []
     environment.append(counted(report["environments"], "environment"))
     environment += [f"stacks of {report['frame_stack']} frames"] if report["frame_stack"] > 1 else []
     words["environment"] = ", ".join(environment)
-    if "disk" in report:
-        words |= {"disk": _disk(report["disk"]), "writer": writer_of(report)}
-        segments = report["segments"]
-        words["segments"] = f"{segments['used']:,} of {segments['rows']:,} rows, {segments['sealed']:,} of them sealed"
-        words["marks"] = ", ".join(report["marks"]) or "none"
+    words |= {"disk": _disk(report["disk"]), "writer": writer_of(report)}
+    segments = report["segments"]
+    words["segments"] = f"{segments['used']:,} of {segments['rows']:,} rows, {segments['sealed']:,} of them sealed"
+    words["marks"] = ", ".join(report["marks"]) or "none"
     words["metadata"] = ", ".join(f"{name}: {value}" for name, value in (report["metadata"] or {}).items())
-    words |= {"damage": report["damage"] or "", "format": str(report["format"])}
+    words["format"] = str(report["format"])
     return {about: fact for about, fact in words.items() if fact}
 
 
@@ -122,26 +128,6 @@ def _disk(disk: dict[str, Any]) -> str:
     return f"{human_size(disk['total'])}{ratio}{'; ' if others else ''}{', '.join(others)}"
 
 
-def description(info: StoreInfo) -> dict[str, Any]:
-    """Describe a store of which nothing but its description can be read, in the words of `summary`."""
-    return _description(info) | {"columns": [_column(info, name, column) for name, column in info.columns.items()]}
-
-
-def _description(info: StoreInfo) -> dict[str, Any]:
-    return {
-        "path": str(info.path),
-        "format": info.format,
-        "damage": info.damage,
-        "capacity": info.capacity,
-        "environments": info.n_envs,
-        "frame_stack": info.frame_stack,
-        "padding": info.padding,
-        "autoreset": info.autoreset,
-        "environment": _plain(info.environment),
-        "metadata": _plain(info.metadata),
-    }
-
-
 def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
     """Return how many episodes there are, how they ended, and how long and how good those are that finished."""
     finished = episodes.select(episodes.finished())
@@ -158,21 +144,20 @@ def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
 def _columns(info: StoreInfo, usage: StoreUsage) -> list[dict[str, Any]]:
     columns = []
     for name, column in info.columns.items():
-        raw, used = usage.rows * column.row_bytes, usage.columns[name]
-        columns.append(_column(info, name, column) | {"raw_bytes": raw, "disk_bytes": used, "ratio": _ratio(raw, used)})
+        raw, used, packed = usage.rows * column.row_bytes, usage.columns[name], name in info.chunk_rows
+        described = {
+            "name": name,
+            "dtype": column.np_dtype.name,
+            "shape": list(column.shape),
+            "kind": "packed" if packed else "derived" if name in info.derived else "flat",
+            "codec": (column.codec or "lz4, chosen from the data") if packed else None,
+            "transforms": ",".join(map(str, column.transforms)) or None,
+            "raw_bytes": raw,
+            "disk_bytes": used,
+            "ratio": _ratio(raw, used),
+        }
+        columns.append(described)
     return columns
-
-
-def _column(info: StoreInfo, name: str, column: Column) -> dict[str, Any]:
-    packed = name in info.chunk_rows
-    return {
-        "name": name,
-        "dtype": column.np_dtype.name,
-        "shape": list(column.shape),
-        "kind": "packed" if packed else "derived" if name in info.derived else "flat",
-        "codec": (column.codec or "lz4, chosen from the data") if packed else None,
-        "transforms": ",".join(map(str, column.transforms)) or None,
-    }
 
 
 def _figures(values: npt.NDArray[np.float64], newest: npt.NDArray[np.int64]) -> dict[str, float] | None:

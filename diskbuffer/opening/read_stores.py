@@ -19,7 +19,6 @@ from diskbuffer.store.building import is_there
 from diskbuffer.store.copies.marks import OF_STORE, MarkPaths
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.remains import open_remains
 from diskbuffer.store.segment_rows import SegmentRows
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
@@ -44,15 +43,12 @@ class ReadStores(Protocol):
         One store, or several with the face of one.
     index : Streams
         Its rows and episodes, as of the last look.
-    damage : str or None
-        What is wrong with it, where what is left of it is read.
     opened : int
         How often it was opened: with another number, a step's id may be another step's.
     """
 
     store: Store
     index: Streams
-    damage: str | None
     opened: int
 
     def look(self) -> bool:
@@ -63,9 +59,6 @@ class ReadStores(Protocol):
 
     def parts(self) -> tuple[Files, MarkPaths, dict[str, tuple[Store, Streams]]]:
         """Return the directory of all, where its marks are, and each store with its rows: by its name below, "" of one alone."""
-
-    def accept_damage(self, damage: str, /) -> bool:
-        """Go on with what is left of a damaged store; return False where that is not to be, or cannot be."""
 
     def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
         """Read rows of a stream's segment, whose first row has the position `first`, by their offsets in it; (n, *shape)."""
@@ -80,43 +73,28 @@ class OneStore:
     store: Store
     index: Streams
 
-    def __init__(self, place: Path, frame_stack: int | None, *, tolerate_damage: bool) -> None:
-        self._place, self._frame_stack, self._tolerate_damage = place, frame_stack, tolerate_damage
-        self.damage: str | None = None
+    def __init__(self, place: Path, frame_stack: int | None) -> None:
+        self._place, self._frame_stack = place, frame_stack
         self.opened = 0
-        self._seen: list[tuple[str, int, int, int]] = []
         self._open()
 
     def _open(self) -> None:
         try:
             if not is_there(self._place):
-                raise _NothingError(f"there is no store at {self._place}")  # or one that is being made
-            self._take(open_store(self._place, writable=False), None)
-        except (CorruptionError, NotAStoreError) as error:
-            damage = str(error) if isinstance(error, CorruptionError) else self._damaged_group(error)
-            if damage is None:
+                raise NotAStoreError(f"there is no store at {self._place}")
+            store = open_store(self._place, writable=False)
+        except NotAStoreError as error:
+            if not self._has_copy():
                 raise
-            if not self.accept_damage(damage):
-                raise CorruptionError(damage) from error
-
-    def _damaged_group(self, error: NotAStoreError) -> str | None:
-        """Return what is wrong with the file that describes the store, where its copy can stand in for it."""
-        if not isinstance(error, _NothingError):
-            with contextlib.suppress(DiskBufferError, OSError):
-                return directory.damaged_group(self._place)
-        return None
-
-    def _take(self, store: Store, damage: str | None) -> None:
-        self.index, self.store, self.damage = self._indexed(store), store, damage
+            raise CorruptionError(str(error)) from error
+        self.index, self.store = self._indexed(store), store
         self.opened += 1
 
-    def accept_damage(self, damage: str, /) -> bool:
-        """Go on with what is left of a damaged store."""
-        if not self._tolerate_damage:
-            return False
-        self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
-        self._take(open_remains(self._place), damage)
-        return True
+    def _has_copy(self) -> bool:
+        """Return whether the file that describes the store is damaged, and a repair restores it from its copy."""
+        with contextlib.suppress(DiskBufferError, OSError):
+            return directory.damaged_group(self._place) is not None
+        return False
 
     def _indexed(self, store: Store) -> Streams:
         """Read which rows count."""
@@ -127,22 +105,12 @@ class OneStore:
     def look(self) -> bool:
         """See what has changed; a store that went back to a mark, or was replaced by another, is opened anew."""
         before = self._signature()
-        if self.damage is not None:
-            if self._stamp() == self._seen:
-                return False
+        try:
+            with self.store.lock:
+                self.index = self._indexed(self.store)
+        except (CorruptionError, NotAStoreError):
             self._open()
-        else:
-            try:
-                with self.store.lock:
-                    self.index = self._indexed(self.store)
-            except (CorruptionError, NotAStoreError):
-                self._open()
         return self._signature() != before
-
-    def _stamp(self) -> list[tuple[str, int, int, int]]:
-        """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
-        entries = Files(self._place).walk()
-        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in entries)
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that a reader tells of."""
@@ -150,7 +118,7 @@ class OneStore:
         numbers = self.index.table[:, _KNOWN].tobytes()
         tags = table.column(f"{CHECKSUMS}/{TAG}".removeprefix(f"{SEGMENTS}/")).tobytes() if TAG in layout.derived else b""
         described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema))
-        return (numbers, self.index.begins.tobytes(), tags, described, self.damage)
+        return (numbers, self.index.begins.tobytes(), tags, described, self.store.following.history)
 
     def writer(self) -> dict[str, Any] | None:
         """Return who writes to it."""
@@ -177,7 +145,6 @@ class WritersStores:
     """
 
     index: Streams
-    damage: str | None = None
     opened: int = 1
 
     def __init__(self, files: Files, frame_stack: int | None) -> None:
@@ -211,10 +178,6 @@ class WritersStores:
         }
         return self._stores.all_files, PATHS, stores
 
-    def accept_damage(self, _: str, /) -> bool:
-        """Return False: the damaged store is to be looked at alone."""
-        return False
-
     def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
         """Read rows of a segment."""
         if column in self._stores.layout.derived:
@@ -228,7 +191,3 @@ class WritersStores:
 
 def _holder(files: Files) -> dict[str, Any] | None:
     return read_holder(files) or _UNKNOWN if is_held(files) else None
-
-
-class _NothingError(NotAStoreError):
-    """There is nothing, or what is made only now."""

@@ -51,8 +51,6 @@ class StoreInfo:
         As `ReplayBuffer.environment` and `ReplayBuffer.metadata`.
     capacity_each : bool
         As of `ReplayBuffer`.
-    damage : str or None
-        What is wrong with a store that a buffer refuses to open.
     format : int
         The version of the store's format.
     """
@@ -72,11 +70,10 @@ class StoreInfo:
     environment: Mapping[str, Any] | None
     metadata: Mapping[str, Any] | None
     capacity_each: bool
-    damage: str | None = None
     format: int = FORMAT
 
     @classmethod
-    def of(cls, path: Path, layout: Layout, frame_stack: int | None = None, damage: str | None = None) -> StoreInfo:
+    def of(cls, path: Path, layout: Layout, frame_stack: int | None = None) -> StoreInfo:
         """Return what a layout says, of a store that is read with another stack, where one is given."""
         return cls(
             path,
@@ -94,7 +91,6 @@ class StoreInfo:
             layout.environment,
             layout.metadata,
             layout.capacity_each,
-            damage,
         )
 
     def options(self) -> dict[str, Any]:
@@ -114,8 +110,8 @@ class StoreInfo:
         }
 
 
-def read_info(place: str | os.PathLike[str], damage: str | None = None) -> StoreInfo:
-    """Return what the description of a store says, and nothing else is read; `damage` is known to be wrong with the rest.
+def read_info(place: str | os.PathLike[str]) -> StoreInfo:
+    """Return what the description of a store says, and nothing else is read.
 
     Raises
     ------
@@ -125,7 +121,7 @@ def read_info(place: str | os.PathLike[str], damage: str | None = None) -> Store
     path = local_path(place)
     files = Files(path)
     layout = read_description(files).common if has_writers(files) else directory.read_metadata(files)[0]
-    return StoreInfo.of(path, layout, None, damage)
+    return StoreInfo.of(path, layout)
 
 
 def writers_of(place: str | os.PathLike[str]) -> dict[str, int] | None:

@@ -82,7 +82,7 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
                 prefixes.append(_prefix_rows(store, slot, empty, first + n * rows))
             head, last = first + n * rows + length - 1, int(flags[-1])
         begins = np.concatenate(starts)
-        ended = store.is_cut_off or bool(last)
+        ended = store.kept is not None or bool(last)
         index.restore(
             stream, slots, begins[begins <= head], head, ended, steps_before, stack_prefixes(np.concatenate(prefixes), head)
         )

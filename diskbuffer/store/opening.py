@@ -154,7 +154,7 @@ def _recover_to_read(store: Store) -> None:
     last, _ = _how_it_was_left(store)
     visible = visible_rows(store)
     if last is LastShutdown.POWER_LOSS:
-        store.show_only(visible, visible_from(store, visible), cut_off=True)  # as the next writer has it
+        store.show_only(visible, visible_from(store, visible))  # as the next writer has it
         going_back.show_tail(store, visible)
 
 

@@ -49,9 +49,8 @@ class Store(Changeable):
     retired : dict of (int, (int, int)) to None
         Segments that were cleared since the last flush: slots, and whose rows they have. See `evict_when_flushed`.
     kept : list of ((n,) int64, (n,) int64), optional
-        For a reader of what a power loss left: what counts of it, as `segments` returns it.
-    is_cut_off : bool
-        Whether each stream's newest row is the last of its episode, whatever its flag says: what came later is lost.
+        For a reader of what a power loss left: what counts of it, as `segments` returns it. Each stream's newest row is then the
+        last of its episode, whatever its flag says: what came later is lost.
     shown : dict of (str, int) to InMemory
         For that reader: shards, by column and slot, that are not shown as they are on the disk.
     """
@@ -80,7 +79,6 @@ class Store(Changeable):
         self.kept: Kept | None = None
         self._cleared = Cleared(files, layout, writable=self.writable)
         self._begins: Int64 | None = None  # that a reader is shown in their place
-        self.is_cut_off = False
         self.shown: dict[tuple[str, int], InMemory] = {}
         self.free: list[int] = []
         self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
@@ -142,9 +140,9 @@ class Store(Changeable):
         self.following.forget()
         self.maps.retire_all()
 
-    def show_only(self, kept: Kept, begins: Int64, *, cut_off: bool) -> None:
-        """Show a reader what counts of what a power loss left, and whether that cuts off the newest episodes."""
-        self.kept, self._begins, self.is_cut_off, self.maps.lenient = kept, begins, cut_off, True
+    def show_only(self, kept: Kept, begins: Int64) -> None:
+        """Show a reader what counts of what a power loss left."""
+        self.kept, self._begins, self.maps.lenient = kept, begins, True
 
     def show(self, path: str, slot: int, shard: InMemory) -> None:
         """Show a reader other contents of a shard than the file's."""
@@ -152,8 +150,7 @@ class Store(Changeable):
         self.maps.hold(path, slot, shard)
 
     def _go_by_the_table(self) -> None:
-        self.kept, self._begins, self.is_cut_off, self.maps.lenient, self.shown = None, None, False, False, {}
-        self.verification.forget_replaced_flags()
+        self.kept, self._begins, self.maps.lenient, self.shown = None, None, False, {}
         for slot in range(self.table.slots):
             self.maps.retire(slot)
 

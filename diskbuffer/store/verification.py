@@ -36,7 +36,6 @@ class Verification:
     def __init__(self, files: Files, description: Description, table: SegmentTable) -> None:
         self._files, self._description, self._table = files, description, table
         self._sealed: dict[int, int] = {}  # slots that were seen to be sealed, and the word of the table that said so
-        self._flags: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}  # in place of those that are damaged
 
     def load(self) -> None:
         """Read which slots are sealed: all at once, which takes a hundredth of the time."""
@@ -86,18 +85,8 @@ class Verification:
         layout = self._description.layout
         self._checked(path, slot, -1 if path in layout.chunks_of else layout.flat_bytes(path))
 
-    def replace_flags(self, path: str, slot: int, flags: npt.NDArray[np.bool_]) -> None:
-        """Show this reader other flags, (segment_rows,), than those of a segment that are damaged."""
-        self._flags[path, slot] = flags
-
-    def forget_replaced_flags(self) -> None:
-        """Show the flags that there are: a writer has opened the store since."""
-        self._flags.clear()
-
     def flags(self, path: str, slot: int, length: int) -> npt.NDArray[np.bool_]:
         """Return a copy of the first `length` values of a flag in one segment, without keeping its map."""
-        if (path, slot) in self._flags:
-            return self._flags[path, slot][:length].copy()
         size = self._description.layout.flat_bytes(path)
         return self._checked(path, slot, size).array(np.bool_, (size,))[:length].copy()
 

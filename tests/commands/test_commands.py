@@ -162,17 +162,23 @@ def test_stores_that_are_damaged_at_random(
             assert codes == [0, 0, 2 if nothing else 0], (told["info"].err, told["show"].err)
 
 
-def test_what_is_left_of_a_damaged_store_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["zarr.json", "_segments/stream", "is_last/c.0", "reward/c.0"])
+def test_a_store_that_cannot_be_opened_is_shown_once_it_is_repaired(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS, steps=200)
-    newest = max(path.glob("is_last/c.*"), key=lambda file: int(file.name.split(".")[1]))
-    newest.unlink()
-    told = Told(capsys, "info", path)
-    assert told.code == 1
-    assert "This store is damaged" in told.err
-    assert "diskbuffer check" in told.err
-    assert "to sample" in told.out
-    assert Told(capsys, "episodes", path).code == 1
+    shutil.rmtree(path / name) if (path / name).is_dir() else (path / name).unlink()
+    for command in ("info", "episodes", "show", "stats", *(["view"] if name != "reward/c.0" else ())):
+        told = Told(capsys, command, path)
+        assert (told.code, told.out) == (1, ""), command
+        assert name in told.err
+        assert f"Run: diskbuffer check {path}" in told.err
+    assert Told(capsys, "check", path, "--repair", "--quiet").code == 0
+    for command in ("info", "episodes", "show", "stats"):
+        assert Told(capsys, command, path).code == 0, command
+    steps = Told(capsys, "info", path, "--json").json()["steps"]
+    assert steps == 200 if name in ("zarr.json", "_segments/stream") else 180 < steps < 200
 
 
 def ways_to_damage(path: Path, rng: np.random.Generator) -> Iterator[tuple[str, Callable[[Path], object]]]:
@@ -215,7 +221,7 @@ def _apply(way: Callable[[Path], object], name: str, path: Path) -> None:
 def test_every_command_on_every_kind_of_damage(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], any_seed: int
 ) -> None:
-    """What can be read is shown, and is what was recorded; a repair then mends the store."""
+    """What is shown is what was recorded, all else is told; a repair then mends the store."""
     rng, pristine, path = np.random.default_rng(any_seed), tmp_path / "pristine", tmp_path / "store"
     options: dict[str, Any] = {"capacity": 100} if kind == "a ring" else {}
     fill(pristine, PIXELS, n_envs=2, steps=10 if kind == "not sealed" else 120, **options)
@@ -231,6 +237,7 @@ def test_every_command_on_every_kind_of_damage(
         for place in (path, tmp_path / "snapshot"):
             shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(pristine, path)
+        adopt(path)
         apply(path)
         before = contents(path)
         lines: list[list[str | Path]] = [*each(path, tmp_path), ["stats", path], ["episodes", path, "--json"]]
@@ -240,29 +247,14 @@ def test_every_command_on_every_kind_of_damage(
         assert codes["check"] in (0, 1), (what, told["check"].err)
         looking = [told[command] for command in ("info", "episodes", "show", "stats")]
         assert all(one.code in (0, codes["check"]) for one in looking), (what, codes, told["episodes"].err)
-        assert all(one.out.strip() for one in looking), what
-        assert all(one.code == 0 or "diskbuffer check" in one.err for one in looking[:3]), what
-        for row in told["episodes"].json():
+        assert all(one.out.strip() if one.code == 0 else "diskbuffer check" in one.out + one.err for one in looking), what
+        for row in told["episodes"].json() if told["episodes"].code == 0 else ():
             whole = rows.get((row["stream"], row["start"], row["length"]))
             assert whole is None or (whole["return"], whole["ending"]) == (row["return"], row["ending"]), what
             assert row["return"] == row["length"], what  # each reward is 1
         repaired = Told(capsys, "check", path, "--repair", "--quiet")
         assert repaired.code == 0, (what, repaired.err)
         assert [Told(capsys, command, path).code for command in ("info", "episodes", "show", "check")] == [0, 0, 0, 0], what
-
-
-def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "store"
-    fill(path, PIXELS)
-    shutil.rmtree(path / "_segments" / "stream")
-    told = Told(capsys, "info", path)
-    assert told.code == 1
-    assert "34 x 33" in told.out
-    assert "damaged" in told.err
-    told = Told(capsys, "episodes", path)
-    assert told.code == 1
-    assert "2 episodes" in told.out  # of the only stream, as the checksums of the lengths tell
-    assert "_segments/stream" in told.err
 
 
 def test_info_tells_what_pictures_became(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,7 +325,7 @@ def test_a_store_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert found["writer"]["pid"] > 0
     writers.kill()
     found = Told(capsys, "info", path, "--json").json()
-    assert (found["left"], found["writer"], found["damage"]) == ("killed", None, None)
+    assert (found["left"], found["writer"]) == ("killed", None)
     shutil.rmtree(tmp_path / "snapshot")
     for line in each(path, tmp_path):
         assert Told(capsys, *line).code == 0

@@ -56,7 +56,7 @@ def test_damage_of_one_of_several_writers_is_told(directory: Path, capsys: pytes
     table = next((directory / "a" / "_segments" / "length").glob("c*"))
     table.write_bytes(b"\0" * table.stat().st_size)
     told = Told(capsys, "info", directory)
-    assert (told.code, "This store is damaged" in told.err) == (1, True)
+    assert (told.code, "This store is damaged" in told.err, f"Run: diskbuffer check {directory}/a" in told.err) == (1, True, True)
     assert Told(capsys, "info", directory, "--json").code == 1
 
 

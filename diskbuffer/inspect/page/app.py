@@ -59,7 +59,7 @@ class Page:
         if (reader := state.reader) is None:
             return fields | {"here": False, "message": state.message}
         steps, added = (int(counts.sum()) for counts in reader.counts())
-        return fields | {"here": True, "steps": steps, "added": added, "writer": reader.writer, "damage": reader.info.damage}
+        return fields | {"here": True, "steps": steps, "added": added, "writer": reader.writer}
 
     def _episodes(self, query: Values) -> dict[str, Any]:
         return feeds.table(

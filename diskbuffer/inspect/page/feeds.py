@@ -43,8 +43,6 @@ def findings(reader: Reader) -> dict[str, Any]:
     report = statistics(reader)
     looked = report["looked_at"]
     items = [{"kind": "warn", "text": finding["text"]} for finding in report["findings"]]
-    if (damage := reader.info.damage) is not None:
-        items.insert(0, {"kind": "bad", "text": f"{damage} Run `diskbuffer check`."})
     nothing = {"kind": "good", "text": "Nothing looks wrong: no NaN, no constant or black frames, no action that never varies."}
     return {"note": f"Looked at {looked['rows']:,} of {looked['of_rows']:,} rows.", "findings": items or [nothing]}
 

@@ -58,7 +58,7 @@ def serve(path: str | os.PathLike[str], port: int | None = None, *, browser: boo
         The port cannot be had.
     """
     path = local_path(path)
-    watched = Watched(path, Reader(path, tolerate_damage=True))
+    watched = Watched(path, Reader(path))
     with contextlib.closing(bind(port)) as listening:
         prefix = "/" + "".join(secrets.choice(_LETTERS) for _ in range(_LETTERS_OF_PREFIX))
         port = listening.getsockname()[1]

@@ -15,7 +15,7 @@ _PAUSE = 0.4  # seconds between two looks at a store, however many pages ask
 
 
 class NotThereError(DiskBufferError):
-    """There is no store at the path now."""
+    """There is no store at the path now, or a damaged one."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class State:
     Attributes
     ----------
     reader : Reader or None
-        None where no store is there.
+        None where no store is there, or a damaged one.
     token : str
         Of the store that is seen: another one for each store that takes its place, and each time that it is opened again. Within
         one, the id of a step is that of one frame, for good.
@@ -78,12 +78,12 @@ class Watched:
         reader = self.last.reader
         try:
             if reader is None:
-                reader = Reader(self.path, tolerate_damage=True)
+                reader = Reader(self.path)
                 self._opened += 1
             else:
                 reader.refresh()
         except (DiskBufferError, OSError) as error:
-            return State(version="none", message=f"{error}. This page goes on as soon as there is a store again.")
+            return State(version="none", message=f"{error}. This page goes on as soon as there is a store that can be opened.")
         return self._state(reader)
 
     def _state(self, reader: Reader) -> State:

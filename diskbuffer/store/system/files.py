@@ -209,10 +209,6 @@ class Files(Uncopied):
         """Return whether a name is a directory's; a FileNotFoundError where there is nothing."""
         return stat.S_ISDIR(self.stat(name).st_mode)
 
-    def is_link(self, name: str) -> bool:
-        """Return whether a name is a link; a FileNotFoundError where there is nothing."""
-        return stat.S_ISLNK(self.stat(name).st_mode)
-
     # Files
 
     def create(self, name: str, size: int, *, reserve: bool) -> int:

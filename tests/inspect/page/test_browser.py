@@ -460,7 +460,7 @@ def test_a_store_that_is_moved_deleted_replaced(page: Page, tmp_path: Path) -> N
         until(lambda: page.tiles().get("Steps") == "70")
         store.rename(tmp_path / "away")
         until(lambda: "no store" in page.text("problem"))
-        assert page.text("status") == "not there"
+        assert page.text("status") == "nothing to show"
         for name in PANELS[1:]:
             page.press(str(PANELS.index(name) + 1))
         page.press("1")

@@ -44,7 +44,7 @@ function describe(state) {
   status.classList.toggle("live", Boolean(state.here && state.writer));
   status.classList.toggle("lost", !state.here);
   status.querySelector(".text").textContent = !state.here
-    ? "not there"
+    ? "nothing to show"
     : state.writer
       ? `being written by process ${state.writer.pid ?? "?"}`
       : `${number(state.steps)} steps, nobody writes`;
