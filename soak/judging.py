@@ -48,7 +48,7 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     told = last.call if under_way is last else f"{last.call}, then {under_way.call}"
     left = (world, last.kept if killed else last.flushed, under_way.now, last.flushed, synced, killed)
     heads = under_way.now.heads if killed else synced
-    return Expected(*left, last.now, workload=workload, heads=heads, before=told)
+    return Expected(*left, last.now.marks, workload=workload, heads=heads, before=told)
 
 
 class BrokenError(Exception):
@@ -255,7 +255,7 @@ class Judgement:
 
     def _check_marks(self, buffer: db.ReplayBuffer) -> None:
         """Check that all marks are there that were acknowledged, and that each has what it was made of."""
-        marked = {} if self._expected.marked is None else self._expected.marked.marks
+        marked = self._expected.marks
         missing = set(marked) - set(buffer.copies.marks)
         if missing:
             raise BrokenError("marks are missing", str(sorted(missing)))

@@ -121,7 +121,6 @@ class Streams:
         self.losses += evicted
         self.start_episodes(stream, starts)
         self._raise_floor(stream)
-        self._raise_floor(stream)
 
     def newest_prefix(self, stream: int) -> int:
         """Return the first row of the newest episode with a stack prefix, -1 where there is none."""

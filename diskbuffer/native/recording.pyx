@@ -149,6 +149,7 @@ cdef class BlockRecorder:
     cdef vector[Slot] slots
     cdef vector[vector[float]] rounded  # by slot
     cdef vector[RecordedColumn] columns
+    cdef vector[uint8_t] declared  # of a block, where one flag is given
     cdef list kept
     cdef Retention retention
     cdef int64_t n_slots, step_bytes, frame_stack, streams
@@ -377,12 +378,19 @@ cdef class BlockRecorder:
     cdef bint _decide(self, declared) except -1:
         """Decide what each step of the block that was found is; return whether it can be recorded. If not, `problem` says why.
 
-        `declared`, (steps, environments) uint8, has which start an episode; None where the values decide.
+        `declared`, (steps, environments) uint8, has which start an episode, or is one flag, of the first steps: all others go on. None
+        where the values decide.
         """
         cdef Recorder* recorder = self.recorder.get()
         cdef Verdict verdict
+        cdef int64_t environment
         recorder.declared = <const uint8_t*>NULL
-        if declared is not None:
+        if declared is True or declared is False:
+            self.declared.assign(recorder.steps * recorder.environments, 0)
+            for environment in range(recorder.environments if recorder.steps > 0 else 0):
+                self.declared[environment] = declared is True
+            recorder.declared = self.declared.data()
+        elif declared is not None:
             recorder.declared = uint8s(declared, 2)
             if length(declared) != recorder.steps or length(declared, 1) != recorder.environments:
                 raise ValueError(f"expected ({recorder.steps}, {recorder.environments}) flags of starts, found {declared.shape}")
@@ -447,6 +455,11 @@ cdef class BlockRecorder:
         if recorder.starts.empty():
             to_note += 2 * self.retention.rule.get().give_up()
         return 4 * recorded + to_note
+
+    @property
+    def part(self):
+        """Of which streams the block is: the first, and how many."""
+        return self.recorder.get().first_stream, self.recorder.get().environments
 
     @property
     def steps(self):

@@ -78,7 +78,6 @@ class Blocks:
         self._more = tuple(path for path in schema.step if path not in EVERY_STEP)
         self._step = (*EVERY_STEP, *self._more) if self._is_direct else schema.step
         self._is_plain, self._parts = schema.obs == ("obs",), _picker(schema.obs)
-        self._observed_as = {"obs": schema.obs, "next_obs": tuple("next_" + path for path in schema.obs)}
         self._names = {*EVERY_STEP, *(path.split("/")[0] for path in schema.step)}
         self.slots = (
             *(Slot(path, None) for path in self._step),
@@ -105,24 +104,15 @@ class Blocks:
         """Take values apart; names of no column stay, also where they have no value, to be refused."""
         return dict.fromkeys(name for name in values if name not in self._names) | flatten(values)
 
-    def _observed(self, name: str, obs: Any) -> dict[str, Any]:
-        """Take observations apart that are of this name; where they are as expected, in a fifth of the time of `flatten`."""
-        if self._parts is not None:
-            try:
-                return dict(zip(self._observed_as[name], self._parts(obs), strict=True))
-            except (LookupError, TypeError):
-                pass  # others, none, or nested in another way
-        return flatten({name: obs})
-
     def _observations(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         check_names(before, self._schema.obs)
-        check_names(after, self._observed_as["next_obs"])
-        return [before[path] for path in self._schema.obs], [after[path] for path in self._observed_as["next_obs"]]
+        check_names(after, ["next_" + path for path in self._schema.obs])
+        return [before[path] for path in self._schema.obs], [after["next_" + path] for path in self._schema.obs]
 
     def of_arrays(
         self, obs: Any, next_obs: Any, values: Mapping[str, Any], envs: int | None
-    ) -> tuple[tuple[Any, ...], int] | None:
-        """Return what `of_steps` does, and how many steps there are, of arrays that are named as the columns are; else None.
+    ) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
+        """Return the values of arrays that are named as the columns are, in their order, and the shape of their axes; or None.
 
         Whether they fit is for native code to find out: if not, `of_steps` tells what is wrong.
         """
@@ -132,16 +122,17 @@ class Blocks:
             step = [values[path] for path in self._step]
             before, after = self._picked(obs), None if next_obs is None else self._picked(next_obs)
             steps = len(before[0]) - (after is None)
+            shape = (steps,) if envs is None else (steps, envs)
             for at in (2, 3):
                 if step[at] is None:
-                    step[at] = np.zeros(steps if envs is None else (steps, envs), np.bool_)
+                    step[at] = np.zeros(shape, np.bool_)
                 elif after is None and step[at][:-1].any():
                     return None
             if after is None:
                 before, after = tuple(each[:-1] for each in before), tuple(each[1:] for each in before)
         except (LookupError, TypeError, AttributeError, ValueError):
             return None
-        return ((*step, *before, *after), steps) if steps > 0 else None
+        return ((*step, *before, *after), shape) if steps > 0 else None
 
     def _picked(self, obs: Any) -> tuple[Any, ...]:
         """Return the parts of observations, in their order; a KeyError or TypeError where they are others, or nested deeper."""
@@ -156,15 +147,14 @@ class Blocks:
 
         Without `next_obs`, observations are a trajectory's: one more than there are steps. Flags that are missing are False.
         """
-        columns, observed, after = self._flat(values), self._observed("obs", obs), self._observed("next_obs", next_obs)
+        columns, observed, after = self._flat(values), flatten({"obs": obs}), flatten({"next_obs": next_obs})
         check_names({**columns, "terminated": 0, "truncated": 0}, self._step)
         name, first = next(iter(columns.items()))
         if shape_of(first) == ():
             raise InputError(f"{name}: expected an array with a leading axis of steps; for a single step there is add")
         lengths = [len(value) for value in columns.values() if _has_axis(value)]
         lengths += [len(value) - (not after) for value in observed.values() if _has_axis(value)]
-        # As most have it: an error is about the one that differs. `mode` takes 18 us.
-        steps = lengths[0] if len(set(lengths)) == 1 else mode(lengths)
+        steps = mode(lengths)  # as most have it: an error is about the one that differs
         axes = Axes((steps,) if envs is None else (steps, envs))
         for flag in _FLAGS:
             if flag not in columns:

@@ -65,9 +65,8 @@ class Recorder:
             FinalObservations(self._blocks, self._axes, layout.frame_stack) if layout.autoreset == SAME_STEP else None
         )
         self._is_single = False  # whether the native recorder expects single steps
-        self._part = 0, layout.streams  # what it expects them of: streams from one on
         self._look_at = 0.0
-        self._has_episode_starts = False  # whether the caller says which steps start an episode
+        self._is_declared = False  # whether the caller says which steps start an episode
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 
     # One step of every stream
@@ -83,8 +82,8 @@ class Recorder:
             self.cut_offs.warn_if_due()
         if monotonic() >= self._look_at:
             self._look()
-        episode_starts = None if new_episode is None else self._starts_of(new_episode)
-        self._has_episode_starts = episode_starts is not None
+        declared = None if new_episode is None else self._declared(new_episode, self._axes.shape, self._environments)
+        self._is_declared = declared is not None
         if self._final_obs is not None:
             next_obs = self._final_obs.in_place_of(next_obs, info, step[2:], obs)
         if self._pictures is not None:
@@ -92,25 +91,27 @@ class Recorder:
         values = self._blocks.of_step(obs, next_obs, step, more)
         if not self._is_single:
             self._native.begin(None, 0, self._environments, True)
-            self._is_single, self._part = True, (0, self._environments)
-        while (code := self._record(values, episode_starts, 1)) <= MISFIT:
+            self._is_single = True
+        while (code := self._record(values, declared, 1)) <= MISFIT:
             values = self._fit_step(values, MISFIT - code)
         return code
 
-    def _starts_of(self, new_episode: Any) -> Array:
-        """Return which environments' steps start an episode, (1, environments)."""
+    @staticmethod
+    def _declared(new_episode: Any, shape: tuple[int, ...], count: int) -> bool | Array:
+        """Return which steps of a block start an episode, (steps, environments); or one flag, of the first: the others go on."""
         if type(new_episode) is bool:
-            return np.full((1, self._environments), new_episode, np.uint8)
-        return flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
+            return new_episode
+        given = flags("new_episode", new_episode, shape)
+        return given.view(np.uint8).reshape(given.size // count, count) if np.ndim(new_episode) else bool(new_episode)
 
-    def _record(self, values: tuple[Any, ...], episode_starts: Array | None, most: int) -> int:
+    def _record(self, values: tuple[Any, ...], declared: bool | Array | None, most: int) -> int:
         """Record values that need no conversion; return how many steps there were, or `MISFIT` and below for others.
 
         `most` steps are recorded at once, without looking whether Ctrl-C was pressed.
         """
         native = self._native
         try:
-            while (code := native.add(values, episode_starts, most)) == HAS_PROBLEM:
+            while (code := native.add(values, declared, most)) == HAS_PROBLEM:
                 self._solve()
             return self._recorded(code) if code >= 0 else self._commit(most) if code == NEEDS_ROOM else code
         except BaseException as error:
@@ -142,7 +143,7 @@ class Recorder:
 
     def _solve(self) -> None:
         """Look up what native code has to know of the stacks that streams end with, or raise what is wrong with a block."""
-        (first, count), are_steps = self._part, not self._is_single
+        (first, count), are_steps = self._native.part, not self._is_single
         kind, column, step, env, is_after = self._native.problem
         path = tuple(self._schema)[column]
         if kind == NOT_FINITE:
@@ -182,36 +183,26 @@ class Recorder:
         envs = self._environments if stream is None and self._environments > 1 else None
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_steps(obs, next_obs, 1 if envs is None else envs)
-        self._part = first, count = stream or 0, envs or 1
-        self._is_single, most = False, max(1, self._most_steps // count)
-        self._has_episode_starts = new_episode is not None
-        if new_episode is None or type(new_episode) is bool:
-            arrays = self._blocks.of_arrays(obs, next_obs, values, envs)
-            if arrays is not None:
-                columns, steps = arrays
-                episode_starts = None
-                if new_episode is not None:
-                    episode_starts = np.zeros((steps, count), np.uint8)
-                    episode_starts[0] = new_episode
-                self._native.begin(steps, first, count, envs is not None)
-                if (code := self._record(columns, episode_starts, most)) >= 0:
-                    return code
+        arrays = self._blocks.of_arrays(obs, next_obs, values, envs)
+        if arrays is not None and (code := self._record_block(*arrays, stream, new_episode)) >= 0:
+            return code
         columns, axes = self._blocks.of_steps(obs, next_obs, values, envs)
-        episode_starts = (
-            None
-            if new_episode is None
-            else flags("new_episode", new_episode, axes.shape).view(np.uint8).reshape(axes.shape[0], -1)
-        )
-        if episode_starts is not None and np.ndim(new_episode) == 0:
-            episode_starts[1:] = False  # the others go on
         if axes.shape[0] == 0:
             for number in range(len(columns)):
                 self._fit(columns, number, axes)
-            return 0
-        self._native.begin(axes.shape[0], first, count, envs is not None)
-        while (code := self._record(columns, episode_starts, most)) <= MISFIT:
+        while (code := self._record_block(columns, axes.shape, stream, new_episode)) <= MISFIT:
             columns = self._fit(columns, MISFIT - code, axes)
         return code
+
+    def _record_block(self, columns: tuple[Any, ...], shape: tuple[int, ...], stream: int | None, new_episode: Any) -> int:
+        """Record arrays of steps that need no conversion, (steps,) or (steps, environments); return what `_record` does."""
+        steps, count, self._is_single = shape[0], shape[-1] if len(shape) > 1 else 1, False
+        declared = None if new_episode is None else self._declared(new_episode, shape, count)
+        self._is_declared = declared is not None
+        if steps == 0:
+            return 0
+        self._native.begin(steps, stream or 0, count, len(shape) > 1)
+        return self._record(columns, declared, max(1, self._most_steps // count))
 
     def _commit(self, most: int) -> int:
         """Commit what is left of a block, so many steps before it looks for a Ctrl-C; return how many were recorded."""
@@ -228,7 +219,7 @@ class Recorder:
     # What follows
 
     def _recorded(self, code: int) -> int:
-        """Note what was committed of a single step, where a signal may come at any instant; return how many steps that were."""
+        """Note what was committed at once, where a signal may come at any instant; return how many steps that were."""
         if code & 3:
             with Uninterrupted():
                 self._note(code)
@@ -253,7 +244,7 @@ class Recorder:
     def _note_starts(self) -> bool:
         """Note in the index the episodes that were started, and are not there yet; return whether there were any."""
         starts, cut_offs = self._native.take_starts()
-        self.cut_offs.note(cut_offs, self.log.added - self._added_before, requested=self._has_episode_starts)
+        self.cut_offs.note(cut_offs, self.log.added - self._added_before, requested=self._is_declared)
         for stream in sorted(set(starts[:, 0].tolist())):  # `np.unique` imports numpy.ma, of 7 MB
             begun = starts[starts[:, 0] == stream]
             self._index.start_episodes(stream, begun[:, 1])

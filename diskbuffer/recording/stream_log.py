@@ -156,9 +156,13 @@ class StreamLog:
     def _restore_times(self, *, every: bool) -> None:
         """Tell `retention` when steps were added, or only what time it is. They have the lower half of the time that it was."""
         index, runs, newest = self._index, dict[int, Int64](), 0
-        for stream in np.flatnonzero(index.steps()).tolist():
-            first, head = index.table[stream, [FLOOR, HEAD]].tolist()
-            steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)[0 if every else -1 :]
+        streams = np.flatnonzero(index.steps())
+        lasts = index.recent(streams, np.zeros_like(streams))[0][1]
+        for stream, last in zip(streams.tolist(), lasts, strict=True):
+            steps = last[None]
+            if every:
+                first, head = index.table[stream, [FLOOR, HEAD]].tolist()
+                steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)
             runs[stream] = self._times_of(stream, steps)
             newest = newest or int(runs[stream][-1, 0])
         for stream, each in runs.items():

@@ -126,3 +126,15 @@ def test_nothing_is_recorded_of_what_does_not_fit(tmp_path: Path) -> None:
         with pytest.raises(db.InputError, match="NaN"):
             buffer.extend(**wrong)
         assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("new_episode", [None, False, True, []])
+def test_no_steps_are_none(tmp_path: Path, n_envs: int, new_episode: Any) -> None:
+    """Whatever is said of which of them start an episode."""
+    shape = (0,) if n_envs == 1 else (0, n_envs)
+    obs, numbers = np.zeros((*shape, 2), np.float32), np.zeros(shape)
+    starts = np.zeros(shape, np.bool_) if new_episode == [] else new_episode
+    with small(tmp_path / "store", n_envs=n_envs, autoreset="disabled") as buffer:
+        assert buffer.extend(obs=obs, action=numbers, reward=numbers, next_obs=obs, new_episode=starts) == 0
+        assert len(buffer) == 0

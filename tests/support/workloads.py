@@ -281,8 +281,8 @@ class Left:
         The positions of the newest rows that a power loss may leave from then on.
     killed : bool
         Whether only the process ended.
-    marked : Promise, optional
-        What was acknowledged, of which the marks must be there.
+    marks : dict of str to ((streams,) int64, (streams,) int64)
+        Those that must be there, as of a `Promise`.
     """
 
     world: World
@@ -291,7 +291,7 @@ class Left:
     flushed: Promise | None
     synced: Array
     killed: bool
-    marked: Promise | None = None
+    marks: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
 
 class GivenUpError(Exception):
