@@ -82,7 +82,6 @@ class Model:
         self.kept: dict[str, set[int]] = defaultdict(set)  # by writer
         self.adding: dict[str, set[int]] = defaultdict(set)  # steps of calls that may not have returned
         self.flushed: set[int] = set()
-        self.cleared: set[int] = set()
         self.columns: dict[str, dict[int, Written]] = {kind: defaultdict(Written) for kind in KINDS}
         self.maxima: set[float] = {0.0, 1.0}  # that new steps may have entered with
         self.version = 0
@@ -367,7 +366,6 @@ class Schedule:
     def _clear(self) -> None:
         if name := self._any_writer():
             self.log.append(f"{name} clears")
-            self.model.cleared |= self.model.kept[name] | self.model.adding[name]
             self._open[name].clear()
 
     def _end_writer(self) -> None:
@@ -452,24 +450,23 @@ class Schedule:
     def _change(self, kind: str, steps: Iterable[int], value: Callable[[int], Any], call: Callable[[], int | None]) -> bool:
         """Make a call that writes values of steps, note it, and tell whether it did; the number that it returns must be true.
 
-        A learner that has not seen yet that steps were cleared may write to them, and sees that until it refreshes.
+        A learner that has not seen yet that steps were given up, or cleared, may write to them, and sees that until it refreshes.
         """
         model, numbers = self.model, set(steps)
         before = self._kept_now() & numbers
         try:
             written = call()
         except OSError:
-            model.write(kind, before | model.cleared & numbers, value, certain=False)
+            model.write(kind, numbers, value, certain=False)
             self._note_failure(kind)
             return False
-        cleared = model.cleared & numbers - before
         model.write(kind, before, value)
-        model.write(kind, cleared, value, certain=False)
+        model.write(kind, numbers - before, value, certain=False)
 
         def check() -> None:
-            after, gone = self._kept_now() & numbers, model.cleared & numbers - before  # which is seen by the next refresh
-            if written is not None and not len(after) <= written <= len(before) + len(gone):
-                there = f"{len(before)} were there before, {len(after)} after, and {len(gone)} were cleared"
+            after = self._kept_now() & numbers
+            if written is not None and not len(after) <= written <= len(numbers):
+                there = f"{len(before)} were there before, and {len(after)} after"
                 raise BrokenError(f"{kind}: {written} of {len(numbers)} reported as written, where {there}")
 
         self._later.append(check)

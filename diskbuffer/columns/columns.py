@@ -95,8 +95,8 @@ class Columns(OfBuffer, Mapping[str, Column]):
         ----------
         name : str
         steps : (n,) or (n, length) integers
-            As in a batch's ``steps``; those that were evicted since are left out, as is -1 in sequences. (Where a writer of
-            several has cleared its store since the last `refresh`, its steps may be counted, too.)
+            As in a batch's ``steps``; those that were evicted since are left out, as is -1 in sequences. (Steps that one of
+            several writers has evicted, or cleared, since the last `refresh` may be counted, too.)
         values : (n, ...) or (n, length, ...) array or tensor
 
         Returns

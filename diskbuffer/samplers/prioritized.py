@@ -188,7 +188,7 @@ class Prioritized(Sampler):
     def update(self, steps: Any, priorities: Any) -> int:
         """Set the priorities of steps that were drawn; return of how many, as those evicted since are left out.
 
-        Where a writer of several has cleared its store since the last `refresh`, its steps may be counted, too, as by
+        Steps that one of several writers has evicted, or cleared, since the last `refresh` may be counted, too, as by
         `Columns.write`.
 
         Parameters
