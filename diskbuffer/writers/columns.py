@@ -170,6 +170,13 @@ class Columns:
             schema = schema.with_derived(name, column)
         return schema
 
+    def add(self, name: str, column: Column) -> None:
+        """Add a column for good, of zeros; files of one that was removed, which a power loss has brought back, go first."""
+        if self.files.exists(name):
+            self.files.remove_directory(name)
+            self.files.sync(os.path.dirname(name) or ".")
+        self.change(self.what._replace(columns={**self.what.columns, name: column}))
+
     def remove(self, name: str) -> None:
         """Remove a column for good."""
         kept = {path: column for path, column in self.what.columns.items() if path != name}

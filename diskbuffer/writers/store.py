@@ -249,7 +249,7 @@ class MultiWriterStore(Changeable):
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
         with self.writing():
-            self.columns.change(self.columns.what._replace(columns={**self.columns.what.columns, name: column}))
+            self.columns.add(name, column)
             self._lay_out()
 
     def remove_column(self, name: str) -> None:

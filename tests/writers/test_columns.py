@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -65,6 +66,21 @@ def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
         learner.close()
         for writer in writers:
             writer.buffer.close()
+
+
+def test_a_column_that_is_added_again_has_no_values_that_a_power_loss_brought_back(tmp_path: Path) -> None:
+    root, writer = tmp_path / "all", Writer(tmp_path / "all", "actor", 1, (5,), 200, 1)
+    writer.extend(0, 20, itertools.count(1), ends=True)
+    with db.ReplayBuffer(root, mode="r") as learner:
+        learner.columns.write("score", learner.steps(), np.ones(20, np.float32))
+        files = root / "_shared/columns/score"
+        shutil.copytree(files, tmp_path / "score")
+        learner.columns.remove("score")
+    shutil.copytree(tmp_path / "score", files)  # what removed them was not on the disk yet
+    with db.ReplayBuffer(root, mode="r") as learner:
+        learner.columns.write("score", learner.steps()[:1], np.full(1, 2, np.float32))
+        assert float(learner.at(learner.steps())["score"].sum()) == 2.0
+    writer.buffer.close()
 
 
 def test_priorities_are_of_all_writers_steps_and_outlive_the_learner(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
