@@ -125,6 +125,11 @@ def test_priorities_are_a_nodes_and_each_learners_weights_its_own(shared: Cluste
     handle.update(second, batch, np.ones(MANY))
     handle.flush()
     assert handle.dropped_updates == 0
+    before = batch | {"node": batch["node"] ^ 1}  # of a node whose machine was started again
+    assert handle.write("value", before, np.ones(MANY)) == 0
+    handle.update(second, before, np.full(MANY, 2.0))
+    handle.flush()
+    assert handle.dropped_updates == MANY
     assert (shared.sample(64, first)["weights"] == 1).all()
     with pytest.raises(db.InputError, match="priorities must be at least 0"):
         shared.update(sampler, batch, np.full(MANY, -1.0))

@@ -19,7 +19,7 @@ import diskbuffer as db
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
-from diskbuffer.adapters.ray import ClusterBuffer, parts, rate
+from diskbuffer.adapters.ray import ClusterBuffer, node_store, parts, rate
 from diskbuffer.adapters.ray.node_store import Directory, NodeStore
 from diskbuffer.adapters.ray.packing import pack, unpack
 from tests.adapters.clusters import COLUMNS, is_right, steps
@@ -42,6 +42,23 @@ def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         with pytest.raises(db.InputError, match=r"do not have the variable \$.*NO_SUCH_VARIABLE"):
             Directory(path, 0.0)
     assert not any("NO_SUCH" in file.name for file in (*tmp_path.iterdir(), *Path().iterdir()))
+
+
+def test_what_is_of_steps_from_before_a_machine_was_started_again_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with db.ReplayBuffer(tmp_path, columns=COLUMNS, writer="actor") as writer:
+        writer.extend(**steps(0, 0, 10))
+    sampler, before = db.Prioritized(), NodeStore(str(tmp_path), 0.0)
+    drawn, sent, old = sampled(before, 20, sampler), pickle.dumps(sampler), before.answer()
+    before.close()
+    monkeypatch.setattr(node_store, "boot_id", lambda: "00000000-0000-4000-8000-000000000002")
+    after = NodeStore(str(tmp_path), 0.0)
+    new = after.answer()
+    assert (new.identity, new.number != old.number) == (old.identity, True)
+    assert after.update("learner", 1, [(sent, node, drawn["steps"], np.ones(20)) for node in (old.number, new.number)]) == 20
+    assert [after.write("value", node, drawn["steps"], np.ones(20)) for node in (old.number, new.number)] == [0, 20]
+    after.close()
 
 
 def test_a_store_that_went_back_to_a_mark_is_read_again(tmp_path: Path) -> None:
@@ -77,8 +94,9 @@ def test_priorities_of_a_column_are_of_one_sampler(tmp_path: Path) -> None:
         assert store.answer(sent).mass == 2 * before > 0  # as fresh as lengths are
         batch = sampled(store, 400, sampler)
         alone = np.where(batch["action"] == batch["action"][0], 1e6, 0.0)
-        store.update("learner", 2, [(sent, batch["steps"], np.ones(400)), (sent, batch["steps"], alone)])
-        store.update("learner", 1, [(sent, batch["steps"], np.ones(400))])  # which comes too late
+        node = store.answer().number
+        store.update("learner", 2, [(sent, node, batch["steps"], np.ones(400)), (sent, node, batch["steps"], alone)])
+        store.update("learner", 1, [(sent, node, batch["steps"], np.ones(400))])  # which comes too late
         again = sampled(store, 64, db.Prioritized(alpha=1.0))  # of another learner
         assert set(again["action"].tolist()) == {int(batch["action"][0])}
         with pytest.raises(db.InputError, match="give this one a column= of its own"):

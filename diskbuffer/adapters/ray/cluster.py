@@ -22,7 +22,7 @@ import torch
 from ray import cloudpickle
 
 from diskbuffer import Prioritized, ReplayBuffer, Sampler, SampleToInsertRatio, Uniform
-from diskbuffer.adapters.ray.node_store import Directory, Update
+from diskbuffer.adapters.ray.node_store import Directory, Update, identity_in
 from diskbuffer.adapters.ray.nodes import Node, Nodes
 from diskbuffer.adapters.ray.packing import unpack
 from diskbuffer.adapters.ray.parts import by_number, joined, shares, weights_of_all
@@ -144,7 +144,7 @@ class ClusterBuffer:
         self._sent: weakref.WeakKeyDictionary[Sampler, bytes] = weakref.WeakKeyDictionary()
         self._loading = set[Future[Any]]()  # draws of loaders
         self._name, self._numbered = uuid.uuid4().hex, 0  # of this learner, and of what it sent last
-        self._updates: dict[int, _Updates] = {}  # by the number of a node's directory
+        self._updates: dict[int, _Updates] = {}  # by the identity of a node's directory
         self.dropped_updates = 0
         self._lock, self._sending = threading.Lock(), threading.Lock()  # of the random numbers; of updates
 
@@ -195,7 +195,7 @@ class ClusterBuffer:
                 f"{{{self._how['disks']!r}: 0.001}}, or have an actor there that takes the steps of others and adds them"
             )
         here: Any = _Writer(self._here.path, writer=_WRITERS, **{**self._how["store"], **how})
-        here.limiter = self._limiter("add", f"{self._here.number}/{here.path.name}", int(here.counts()[1].sum()))
+        here.limiter = self._limiter("add", f"{self._here.identity}/{here.path.name}", int(here.counts()[1].sum()))
         return here  # type: ignore[no-any-return]
 
     # Sampling
@@ -220,8 +220,8 @@ class ClusterBuffer:
         Returns
         -------
         dict of str to torch.Tensor
-            As of `ReplayBuffer.sample`, and ``node``, (batch_size,) int64: whose step it is, by a number that a directory keeps.
-            ``steps`` are ids within the node.
+            As of `ReplayBuffer.sample`, and ``node``, (batch_size,) int64: whose step it is, by a number that a directory keeps
+            until its machine is started again. ``steps`` are ids within the node.
 
         Raises
         ------
@@ -359,7 +359,7 @@ class ClusterBuffer:
         """Set the priorities of a batch's steps, as `Prioritized.update`, without waiting for the nodes.
 
         Of two updates of a step the later one stands. What a node that does not answer would get is dropped, and counted in
-        ``stats()["dropped_updates"]``.
+        ``stats()["dropped_updates"]``, and so is what is of steps that a node gave before its machine was started again.
 
         Parameters
         ----------
@@ -371,11 +371,11 @@ class ClusterBuffer:
         if not isinstance(sampler, Prioritized):
             raise InputError(f"sampler must be the Prioritized that drew the batch, found {sampler!r}")
         sent, values = self._describe(sampler), priorities_of(priorities)
-        for node, steps, mine in self._by_node(batch, values):
+        for node, number, steps, mine in self._by_node(batch, values):
             if node is None:
                 self.dropped_updates += len(steps)
             else:
-                self._updates.setdefault(node.last.number, _Updates()).waiting.append((sent, steps, mine))
+                self._updates.setdefault(node.last.identity, _Updates()).waiting.append((sent, number, steps, mine))
         self._send_updates(_UPDATES)
 
     def _send_updates(self, most: int | None = None) -> None:
@@ -384,23 +384,23 @@ class ClusterBuffer:
         With `most`, wait for nodes for which more than so many wait; with 0, for all that were sent, too.
         """
         with self._sending:
-            for number, updates in list(self._updates.items()):
+            for identity, updates in list(self._updates.items()):
                 while updates.sent is not None or updates.waiting:
                     if updates.sent is None:
-                        self._send(number, updates)
+                        self._send(identity, updates)
                         continue
                     must_wait = most is not None and (len(updates.waiting) > most or not most)
                     if not must_wait and not ray.wait([updates.sent[2]], timeout=0)[0]:
                         break
                     steps, *call = updates.sent
                     updates.sent = None
-                    if not list(self._nodes.collect([cast(Any, call)])):
-                        self.dropped_updates += steps
+                    taken = [dropped for _, dropped in self._nodes.collect([cast(Any, call)])]
+                    self.dropped_updates += sum(taken) if taken else steps
 
-    def _send(self, number: int, updates: _Updates) -> None:
+    def _send(self, identity: int, updates: _Updates) -> None:
         batch, updates.waiting = updates.waiting, []
-        steps = sum(len(each) for _, each, _ in batch)
-        if (node := self._nodes.of(number)) is None:
+        steps = sum(len(each) for _, _, each, _ in batch)
+        if (node := self._nodes.of(identity)) is None:
             self.dropped_updates += steps
             return
         self._numbered += 1
@@ -409,11 +409,12 @@ class ClusterBuffer:
     def write(self, name: str, batch: Batch, values: Any) -> int:
         """Write a column's values of a batch's steps, as `Columns.write`; return of how many.
 
-        An UnreachableError where a node does not answer; what is on others was written.
+        Steps that a node gave before its machine was started again are left out: a power loss may have taken them. An
+        UnreachableError where a node does not answer; what is on others was written.
         """
         self._check_open()
         parts = list(self._by_node(batch, as_array(name, values)))
-        calls = [(node, node.handle.write.remote(name, steps, mine)) for node, steps, mine in parts if node is not None]
+        calls = [(node, node.handle.write.remote(name, *part)) for node, *part in parts if node is not None]
         return sum(self._all_of(calls, len(parts)))
 
     def _all_of(self, calls: Sequence[tuple[Node, Any]], expected: int) -> list[Any]:
@@ -422,12 +423,12 @@ class ClusterBuffer:
             raise UnreachableError(f"{expected - len(results)} of {expected} nodes do not answer; repeat the call")
         return results
 
-    def _by_node(self, batch: Batch, values: Any) -> Iterator[tuple[Node | None, Any, Any]]:
-        """Yield nodes, None where one does not answer, their steps, and the values of these."""
+    def _by_node(self, batch: Batch, values: Any) -> Iterator[tuple[Node | None, int, Any, Any]]:
+        """Yield nodes, None where one does not answer, their numbers in the batch, their steps, and the values of these."""
         parts = by_number(batch, values)
         self._nodes.look()
         for number, steps, mine in parts:
-            yield self._nodes.of(number), steps, mine
+            yield self._nodes.of(identity_in(number)), number, steps, mine
 
     def flush(self) -> None:
         """Wait until priorities have arrived, and have nodes sync what learners wrote to their disks; writers sync steps.

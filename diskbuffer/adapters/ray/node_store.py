@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -31,21 +32,22 @@ from diskbuffer.errors import (
     LockedError,
     NotAStoreError,
 )
-from diskbuffer.plugin import writers_of
+from diskbuffer.plugin import boot_id, writers_of
 
 Int64 = npt.NDArray[np.int64]
-Update = tuple[bytes, Int64, npt.NDArray[Any]]  # a pickled sampler, steps, priorities
+Update = tuple[bytes, int, Int64, npt.NDArray[Any]]  # a pickled sampler, the node's number in the batch, steps, priorities
 _LEARNING_WAIT = 5.0  # seconds for a process that dies to release the columns
 SAMPLERS = 64  # that are kept
 _IDENTITY = "_shared/identity"
 _DIGITS = 32  # of an identity
+_BOOT = 20  # bits of a node's number that tell when its machine was started
 
 
 class Answer(NamedTuple):
-    """What a node tells of itself with every answer: its directory's number, the steps in it, and those it has ever had.
+    """What a node tells of itself with every answer: its number, the steps in its directory, and those it has ever had.
 
-    Two places with one number are copies. `mass` and `least` are of the sampler by priority that was asked about: the sum of what
-    is drawn by, and the least of it. `problem` is why the directory cannot be read, if it cannot.
+    Two places with one identity are copies. `mass` and `least` are of the sampler by priority that was asked about: the sum of
+    what is drawn by, and the least of it. `problem` is why the directory cannot be read, if it cannot.
     """
 
     number: int = 0
@@ -56,12 +58,23 @@ class Answer(NamedTuple):
     least: float = 0.0
     problem: str = ""
 
+    @property
+    def identity(self) -> int:
+        """The directory's; 0 where nothing was told."""
+        return identity_in(self.number)
+
+
+def identity_in(number: int) -> int:
+    """Return whose directory's a node's number is."""
+    return number >> _BOOT
+
 
 class Directory:
     """A node's directory, and a reader of what actors have written below it.
 
-    Environment variables and "~" in the path are those of the node. `number` identifies the directory: it is drawn when this is
-    first used, and stays wherever its disk goes.
+    Environment variables and "~" in the path are those of the node. `identity` is drawn when the directory is first used, and
+    stays wherever its disk goes. `number` is the identity and when the machine was started: a power loss takes steps, and others
+    get their ids, so what a learner elsewhere writes to steps that it got before must not reach them.
     """
 
     def __init__(self, path: str, refresh_every: float, seed: int | None = None) -> None:
@@ -69,7 +82,8 @@ class Directory:
         if missing := re.search(r"\$(\w+|{[^}]*})", expanded):
             raise InputError(f"path: the processes of Ray on {platform.node()} do not have the variable {missing[0]} of {path}")
         self.path = Path(expanded).expanduser().absolute()
-        self.number = int(_identity_of(self.path)[:15], 16)
+        self.identity = int(_identity_of(self.path)[:10], 16)
+        self.number = self.identity << _BOOT | google_crc32c.value(boot_id().encode()) & ((1 << _BOOT) - 1)
         status = self.path.stat()
         self.place = status.st_dev, status.st_ino
         self.reader: ReplayBuffer | None = None
@@ -199,22 +213,34 @@ class NodeStore:
 
     # Learners' columns
 
-    def update(self, learner: str, number: int, updates: Sequence[Update]) -> None:
+    def update(self, learner: str, number: int, updates: Sequence[Update]) -> int:
         """Set priorities of steps, one update after the other, unless newer ones of the learner came before.
+
+        Return of how many steps they were left out, as the machine was started again since these were drawn.
 
         A learner numbers what it sends, and sends the next once it knows that this was taken, or has given it up.
         """
         with self._updating:
             if number <= self._newest.get(learner, 0):
-                return
-            for sent, steps, priorities in updates:
+                return 0
+            dropped = 0
+            for sent, node, steps, priorities in updates:
+                if node != self._directory.number:
+                    dropped += len(steps)
+                    continue
                 sampler = self._sampler(self._directory.read(), sent)
                 assert isinstance(sampler, Prioritized)
                 sampler.update(steps, priorities)
             self._newest[learner] = number
+            return dropped
 
-    def write(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
-        """Write a column's values of steps; return of how many, as those evicted since are left out."""
+    def write(self, name: str, node: int, steps: Int64, values: npt.NDArray[Any]) -> int:
+        """Write a column's values of steps; return of how many, as those evicted since are left out.
+
+        All are left out where the machine was started again since they were drawn: others may have their ids.
+        """
+        if node != self._directory.number:
+            return 0
         self._wrote = True
         return self._directory.read().columns.write(name, steps, values)
 

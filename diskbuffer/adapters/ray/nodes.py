@@ -105,7 +105,7 @@ class Nodes:
             distinct: dict[int, Node] = {}
             for node in sorted(self._known.values(), key=attrgetter("why")):  # those that answer first
                 if node.last.number:
-                    other = distinct.setdefault(node.last.number, node)
+                    other = distinct.setdefault(node.last.identity, node)
                     if node.answers and other.last.place != node.last.place:
                         raise InputError(
                             f"{self._path} on nodes {other.node_id} and {node.node_id} is a directory and its copy; remove "
@@ -117,7 +117,7 @@ class Nodes:
         """Return how many steps there ever were, as far as nodes have told, of those that are gone, too."""
         with self._lock:
             for node in self:
-                self._added[node.last.number] = max(node.last.added, self._added.get(node.last.number, 0))
+                self._added[node.last.identity] = max(node.last.added, self._added.get(node.last.identity, 0))
             return sum(self._added.values())
 
     def every(self) -> list[Node]:
@@ -130,9 +130,9 @@ class Nodes:
         """Whether the node that this process runs on has a disk."""
         return ray.get_runtime_context().get_node_id() in self._alive()
 
-    def of(self, number: int) -> Node | None:
+    def of(self, identity: int) -> Node | None:
         """Return the node that has a directory now, if it answers."""
-        return next((node for node in self if node.last.number == number and node.answers), None)
+        return next((node for node in self if node.last.identity == identity and node.answers), None)
 
     def look(self, sent: bytes | None = None, *, now: bool = False, wait: float | None = None) -> None:
         """Ask what nodes have: `now`, or where they told that, or a sampler's mass, `refresh_every` seconds ago.
