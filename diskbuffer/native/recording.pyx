@@ -152,7 +152,7 @@ cdef class BlockRecorder:
     cdef vector[uint8_t] declared  # of a block, where one flag is given
     cdef list kept
     cdef Retention retention
-    cdef int64_t n_slots, step_bytes, frame_stack, streams
+    cdef int64_t n_slots, step_bytes, frame_stack, streams, terminated, truncated
     cdef bint has_steps, has_environments
     cdef readonly tuple problem
 
@@ -180,6 +180,7 @@ cdef class BlockRecorder:
             self.step_bytes += described[i].row_bytes
         target.columns = self.columns
         target.terminated, target.truncated, target.reward = flags
+        self.terminated, self.truncated = target.terminated, target.truncated
         target.frame_stack = frame_stack
         target.next_step, target.fills_zeros = next_step, fills_zeros
         target.table, target.streams = <Stream*>int64s(table, 2), length(table)
@@ -254,7 +255,7 @@ cdef class BlockRecorder:
         return -1
 
     cdef bint _find_value(self, int64_t i, object value, Values* block, bint* is_stacked) except -1:
-        """Find where a value lies; return whether it is as its column holds it."""
+        """Find where a value lies; return whether it is as its column holds it. Flags of a block that are not given are False."""
         cdef Slot* slot = &self.slots[i]
         cdef Recorder* recorder = self.recorder.get()
         cdef bint is_alone = not self.has_steps and recorder.environments == 1
@@ -265,7 +266,9 @@ cdef class BlockRecorder:
                 is_stacked[0] = True
                 return True
             return False
-        if not is_alone or slot.axes != 0 or not self._copy_number(slot, value):
+        if self.has_steps and value is None and (slot.column == self.terminated or slot.column == self.truncated):
+            slot.number[0] = False
+        elif not is_alone or slot.axes != 0 or not self._copy_number(slot, value):
             return False
         block.first, block.step_stride, block.environment_stride = slot.number, 0, 0
         return True

@@ -114,7 +114,8 @@ class Blocks:
     ) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
         """Return the values of arrays that are named as the columns are, in their order, and the shape of their axes; or None.
 
-        Whether they fit is for native code to find out: if not, `of_steps` tells what is wrong.
+        Whether they fit is for native code to find out, which takes None for flags that are not given; if not, `of_steps` tells
+        what is wrong.
         """
         if not self._is_direct or len(values) != len(self._step):
             return None
@@ -122,17 +123,13 @@ class Blocks:
             step = [values[path] for path in self._step]
             before, after = self._picked(obs), None if next_obs is None else self._picked(next_obs)
             steps = len(before[0]) - (after is None)
-            shape = (steps,) if envs is None else (steps, envs)
-            for at in (2, 3):
-                if step[at] is None:
-                    step[at] = np.zeros(shape, np.bool_)
-                elif after is None and step[at][:-1].any():
-                    return None
             if after is None:
-                before, after = tuple(each[:-1] for each in before), tuple(each[1:] for each in before)
+                if steps > 1 and any(flag is not None and np.count_nonzero(flag[:-1]) for flag in step[2:4]):
+                    return None
+                before, after = [each[:-1] for each in before], [each[1:] for each in before]
         except (LookupError, TypeError, AttributeError, ValueError):
             return None
-        return ((*step, *before, *after), shape) if steps > 0 else None
+        return ((*step, *before, *after), (steps,) if envs is None else (steps, envs)) if steps > 0 else None
 
     def _picked(self, obs: Any) -> tuple[Any, ...]:
         """Return the parts of observations, in their order; a KeyError or TypeError where they are others, or nested deeper."""

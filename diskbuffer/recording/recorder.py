@@ -177,7 +177,8 @@ class Recorder:
 
     def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, stream: int | None, new_episode: Any = None) -> int:
         """Record arrays of steps of one stream, or of all environments; return how many there were, as reset steps are none."""
-        self.cut_offs.warn_if_due()
+        if self.cut_offs.due:
+            self.cut_offs.warn_if_due()
         if monotonic() >= self._look_at:
             self._look()
         envs = self._environments if stream is None and self._environments > 1 else None
@@ -202,7 +203,7 @@ class Recorder:
         if steps == 0:
             return 0
         self._native.begin(steps, stream or 0, count, len(shape) > 1)
-        return self._record(columns, declared, max(1, self._most_steps // count))
+        return self._record(columns, declared, self._most_steps // count or 1)
 
     def _commit(self, most: int) -> int:
         """Commit what is left of a block, so many steps before it looks for a Ctrl-C; return how many were recorded."""
