@@ -210,3 +210,43 @@ def test_a_capacity_that_cannot_be_is_refused(tmp_path: Path) -> None:
         refuse(lambda: buffer.resize(3), "stack of 4 frames")
         refuse(lambda: buffer.resize(7), "of each environment")
         assert buffer.capacity == 100
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_a_capacity_after_a_time_without_one_counts_what_there_is(envs: int, tmp_path: Path) -> None:
+    def add_rounds(first: int, n: int) -> None:
+        obs = np.repeat(np.arange(first, first + n + 1)[:, None], envs, axis=1)
+        obs = obs if envs > 1 else obs[:, 0]
+        buffer.extend(obs[:-1], obs[:-1], np.ones(obs[1:].shape), next_obs=obs[1:])
+
+    with made(tmp_path / "store", 20 * envs, n_envs=envs, autoreset="disabled", segment_rows=8) as buffer:
+        add_rounds(0, 30)
+        buffer.resize(None)
+        add_rounds(30, 20)
+        assert len(buffer) == 40 * envs
+        buffer.clear()
+        buffer.resize(10 * envs)
+        assert len(buffer) == 0
+        add_rounds(50, 5)
+        assert len(buffer) == 5 * envs
+        add_rounds(55, 30)
+        assert sorted(actions(buffer)) == sorted([*range(75, 85)] * envs)
+    with made(tmp_path / "store", 10 * envs, n_envs=envs, autoreset="disabled", mode="r") as buffer:
+        assert len(buffer) == 10 * envs
+
+
+def test_a_capacity_can_be_given_where_times_are_damaged(tmp_path: Path) -> None:
+    """When steps were added decides what is evicted first, and nothing else."""
+    with made(tmp_path / "store", n_envs=2, autoreset="disabled", segment_rows=8) as buffer:
+        obs = np.repeat(np.arange(51)[:, None], 2, axis=1)
+        buffer.extend(obs[:-1], obs[:-1], np.ones((50, 2)), next_obs=obs[1:])
+        buffer.flush(recompress=True)
+    file = tmp_path / "store" / "row_checksum" / "c.0.0"
+    data = bytearray(file.read_bytes())
+    data[20] ^= 1
+    file.write_bytes(data)
+    with made(tmp_path / "store", n_envs=2, autoreset="disabled") as buffer:
+        buffer.resize(20)
+        assert len(buffer) == 20
+    with made(tmp_path / "store", 20, n_envs=2, autoreset="disabled") as buffer:
+        assert len(buffer) == 20

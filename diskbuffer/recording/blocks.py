@@ -121,7 +121,8 @@ class Blocks:
             return None
         try:
             step = [values[path] for path in self._step]
-            before, after = self._picked(obs), None if next_obs is None else self._picked(next_obs)
+            before: Sequence[Any] = self._picked(obs)
+            after: Sequence[Any] | None = None if next_obs is None else self._picked(next_obs)
             steps = len(before[0]) - (after is None)
             if after is None:
                 if steps > 1 and any(flag is not None and np.count_nonzero(flag[:-1]) for flag in step[2:4]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 1024**2  # bytes of the tail that are copied while the store's lock is held, some 0.2 ms
 _OF_A_STREAM = 32 * 1024  # that take as long as what is done for a stream anyway
 _WAITING = 256 * 1024**2  # bytes of cleared rows that may wait for a flush
+_LOOKS = 4  # at rows, in which steps may be cleared, before nobody may
 _PAUSE = 0.2e-3  # seconds in which others, who wait for the lock, get it
 
 
@@ -60,7 +62,13 @@ class Flush:
             if waiting > min(_WAITING, store.files.free_bytes() // 2):
                 self.sync()
         except OSError:  # a full disk, above all: a power loss does not undo this clear then
-            self._give_back(list(store.retired))
+            retired = list(store.retired)
+            for some in (retired[:0], retired[:1]):  # a segment, if it must be, for the note to have a place
+                self._give_back(some)
+                with contextlib.suppress(OSError):
+                    store.durability.note_gone(store.cleared)  # or what is given back would be missed
+                    self._give_back(retired)
+                    return
 
     def refuse_closed(self) -> None:
         """Raise a ClosedError where `begin_closing` was called."""
@@ -95,10 +103,10 @@ class Flush:
             time.sleep(_PAUSE)
 
     def _captured(self, heads: Int64, slots: set[int]) -> tuple[Int64, list[Segment], CopyNote | None]:
-        """Return what was cleared when rows were looked at: if that was done meanwhile, they are once more, in one go."""
+        """Return what was cleared when rows were looked at: if that was done meanwhile, they are again, in the end in one go."""
         store = self._store
-        for lock in (nullcontext(), store.lock):
-            with lock:
+        for look in range(_LOOKS + 1):
+            with store.lock if look == _LOOKS else nullcontext():
                 cleared, begins = store.cleared, store.begins
                 tail = store.copy_tail(self._unpacked(heads, slots))
                 with store.lock:

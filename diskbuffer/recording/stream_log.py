@@ -51,7 +51,7 @@ class StreamLog:
             self.count()
             self._seal_the_rest()
             self._index.begin_at(store.begins)
-            self._keep(store.layout.capacity)
+            self._keep(store.layout.capacity, self._times(store.layout.capacity))
         except BaseException:
             self.abandon()
             raise
@@ -142,34 +142,42 @@ class StreamLog:
 
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, and evict what is too old for it."""
+        times = self._times(capacity)  # first: it may fail
         self._store.resize(capacity, self._index.table[:, LOW])
-        self._keep(capacity)
+        self._keep(capacity, times)
 
-    def _keep(self, capacity: int | None) -> None:
-        """Keep so many steps from now on."""
-        each = self._store.layout.capacity_each or self._streams == 1
+    def _keep(self, capacity: int | None, times: list[Int64]) -> None:
+        """Keep so many steps from now on, of those that were added at these times."""
+        each = self._each
         self.retention.set_capacity(capacity // self._streams if capacity is not None and each else capacity, each)
-        self._restore_times(every=not each and capacity is not None)
+        for stream, runs in enumerate(times):
+            self.retention.restore(stream, runs)
+        self.retention.set_time(max((int(runs[-1].sum()) for runs in times if len(runs)), default=0))
         self.retention.give_up()
         self.evict()
 
-    def _restore_times(self, *, every: bool) -> None:
-        """Tell `retention` when steps were added, or only what time it is. They have the lower half of the time that it was."""
-        index, runs, newest = self._index, dict[int, Int64](), 0
+    @property
+    def _each(self) -> bool:
+        """Whether each stream keeps a part of the capacity, whatever the others add."""
+        return self._store.layout.capacity_each or self._streams == 1
+
+    def _times(self, capacity: int | None) -> list[Int64]:
+        """Return when the steps of each stream were added, (n, 2), as `Retention.restore` takes it: those of which it matters.
+
+        Of each stream alone, and without a capacity, that is the newest step. Rows have the lower half of the time that it was.
+        """
+        index, times = self._index, [np.zeros((0, 2), np.int64) for _ in range(self._streams)]
         streams = np.flatnonzero(index.steps())
-        lasts = index.recent(streams, np.zeros_like(streams))[0][1]
-        for stream, last in zip(streams.tolist(), lasts, strict=True):
+        for stream, last in zip(streams.tolist(), index.recent(streams, np.zeros_like(streams))[0][1], strict=True):
             steps = last[None]
-            if every:
+            if capacity is not None and not self._each:
                 first, head = index.table[stream, [FLOOR, HEAD]].tolist()
                 steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)
-            runs[stream] = self._times_of(stream, steps)
-            newest = newest or int(runs[stream][-1, 0])
-        for stream, each in runs.items():
-            each[:, 0] = newest + 2**32 + (each[:, 0] - newest).astype(np.int32).astype(np.int64)
-            if every:
-                self.retention.restore(stream, each)
-        self.retention.set_time(max((int(each[-1].sum()) for each in runs.values()), default=0))
+            times[stream] = self._times_of(stream, steps)
+        near = int(times[streams[0]][-1, 0]) if len(streams) else 0  # all others are less than 2**31 ticks from it
+        for runs in times:
+            runs[:, 0] = near + 2**32 + (runs[:, 0] - near).astype(np.int32).astype(np.int64)
+        return times
 
     def _times_of(self, stream: int, steps: Int64) -> Int64:
         """Return when steps of a stream were added, (n, 2): when the first of some was, and how many were, one tick apart.
@@ -179,7 +187,7 @@ class StreamLog:
         segments = np.arange(steps[0] // self._rows + 1, steps[-1] // self._rows + 1)
         begins = np.unique(np.append(0, np.searchsorted(steps, segments * self._rows)))
         lasts = np.append(begins[1:], len(steps)) - 1
-        words = partial(self._index.values_at, stream, values=lambda slot: self._store.values(CHECKSUM, slot)[:, TIME])
+        words = partial(self._index.values_at, stream, values=self._times_in)
         times = words(steps[np.stack([begins, lasts], axis=1).ravel()]).reshape(-1, 2)
         runs = list[Int64]()
         for begin, last, (time, until) in zip(begins.tolist(), lasts.tolist(), times.tolist(), strict=True):
@@ -189,6 +197,13 @@ class StreamLog:
                 each = words(steps[begin : last + 1]).astype(np.int64)
                 runs.append(np.stack([each, np.ones_like(each)], axis=1))
         return np.concatenate(runs)
+
+    def _times_in(self, slot: int) -> npt.NDArray[np.uint32]:
+        """View when the rows of a segment were added. They are not verified: one that is wrong changes what is evicted first."""
+        layout = self._store.layout
+        mapped = self._store.files.map(layout.data_file(CHECKSUM, slot), layout.flat_bytes(CHECKSUM), writable=False)
+        times: npt.NDArray[np.uint32] = mapped.array(np.uint32, (layout.segment_rows, *layout.schema[CHECKSUM].shape))[:, TIME]
+        return times
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""

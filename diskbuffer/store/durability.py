@@ -42,10 +42,17 @@ class Durability:
         self._lock, self._writer_lock = lock, writer_lock
         self.state: State | None = None
         self.written: set[tuple[str, int]] = set()
+        self._noting = threading.Lock()
+        self._gone: Int64 = np.zeros(description.layout.streams, np.int64)
 
     def begin(self, heads: Int64) -> None:
         """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
         self._note(clean=False, synced=tuple(heads.tolist()))
+
+    def note_gone(self, positions: Int64) -> None:
+        """Note that files of rows before some positions, (streams,), may be gone: a power loss does not bring these rows back."""
+        self._gone = np.maximum(self._gone, positions)
+        self._note()
 
     @property
     def tail(self) -> CopyNote | None:
@@ -53,8 +60,12 @@ class Durability:
         return None if self.state is None else self.state.tail
 
     def _note(self, **changes: Any) -> None:
-        known = self.state or State.nothing(self._description.layout)
-        self.state = dataclasses.replace(known, boot=self._files.boot_id(), **changes).note(self._files)
+        with self._noting:
+            note = dataclasses.replace(
+                self.state or State.nothing(self._description.layout), boot=self._files.boot_id(), **changes
+            )
+            note = dataclasses.replace(note, cleared=tuple(np.maximum(note.cleared, self._gone).tolist()))
+            self.state = note.note(self._files)
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""

@@ -83,6 +83,7 @@ class Store(Changeable):
         self.free: list[int] = []
         self._evicted: dict[int, int] = {}  # slots of which the disk may not know that they hold no rows: the eviction's number
         self._evictions = 0
+        self._copies = -1  # the number of the newest copy of the tail
         self.retired: dict[Segment, None] = {}
         self.find_free()
 
@@ -245,7 +246,8 @@ class Store(Changeable):
     def copy_tail(self, parts: Iterable[Iterable[Unpacked]]) -> CopyNote | None:
         """Copy what is in the tail only, for `sync`; see `diskbuffer.store.tail_copy`."""
         last = self.durability.tail
-        return copy_tail(self.files, self.layout, 0 if last is None else last.number + 1, parts)
+        self._copies = max(self._copies, -1 if last is None else last.number) + 1  # never one that a flush took which failed
+        return copy_tail(self.files, self.layout, self._copies, parts)
 
     @contextlib.contextmanager
     def _freeing(self) -> Iterator[None]:
@@ -313,6 +315,7 @@ class Store(Changeable):
         with self.writing():
             if capacity is None:  # or what was evicted would be missed
                 self.begin_at(lows)
+                self.durability.note_gone(lows)
             self.description.change(self.table.slots, capacity=capacity)
 
     def add_tag(self, tag: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.recording.flush import Flush
+from diskbuffer.store.system.files import Files
 from tests.support.simulated_disk import Kind, build
 from tests.support.tracing import Trace
 from tests.support.workloads import Gate, boot
@@ -293,3 +296,126 @@ def test_a_damaged_copy_of_the_tail_is_told_and_repaired(is_closed: bool, is_gon
         assert db.check(path, progress=False).ok
         with db.ReplayBuffer(path, threads=1) as buffer:
             assert pictures_of(buffer) == everything  # from the tail, or a shard that was written since
+
+
+@pytest.mark.parametrize("kind", ["nothing", "everything", "random"])
+def test_a_ring_that_keeps_everything_from_now_on_opens(kind: Kind, tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path, 40)
+        extend(buffer, 0, 40)
+        buffer.flush()
+        extend(buffer, 40, 30)
+        buffer.resize(None)
+        extend(buffer, 70, 5)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", kind)
+    for mode in ("r", "a"):
+        with boot(2), opened(tmp_path / "after" / "store", mode=mode) as buffer:
+            left = actions(buffer)
+            assert left == list(range(40 - len(left), 40))
+            assert len(left) >= 40 - 30 - 8
+    with boot(3), opened(tmp_path / "after" / "store") as buffer:
+        assert buffer.check(progress=False).ok
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["room for a note", "full"])
+def test_what_a_clear_gave_back_on_a_full_disk_is_not_missed(room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, remove, removed = Files.create, Files.remove, list[str]()
+
+    def create_or_fail(files: Files, name: str, *args: Any, **options: Any) -> int:
+        if not removed and not (room and "state.json" in name):
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return create(files, name, *args, **options)
+
+    def remove_and_note(files: Files, name: str) -> None:
+        removed.append(name)
+        remove(files, name)
+
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        extend(buffer, 0, 40)
+        buffer.flush()
+        with monkeypatch.context() as patch:
+            patch.setattr(Files, "create", create_or_fail)
+            patch.setattr(Files, "remove", remove_and_note)
+            patch.setattr(Files, "free_bytes", lambda _: 0)
+            patch.setattr(Flush, "sync", _full)
+            buffer.clear()
+        assert removed
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
+    for mode in ("r", "a"):
+        with boot(2), opened(tmp_path / "after" / "store", mode=mode) as buffer:
+            assert actions(buffer) == []
+
+
+def _full(_: Flush) -> None:
+    raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_the_first_step_after_a_power_loss_is_no_reset(tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path, autoreset="next_step")
+        for _ in range(5):
+            buffer.add(0, 0, 0.0, 0, False, False)  # as an agent that walks into a wall
+        buffer.flush()
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after")
+    with boot(2), opened(tmp_path / "after" / "store") as buffer:
+        assert buffer.add(0, 0, 0.0, 0, False, False) == 1
+        assert len(buffer) == 6
+
+
+@pytest.mark.parametrize("capacity", [None, 1000])
+@pytest.mark.parametrize("slot", [2, 4])
+def test_a_damaged_entry_of_what_was_flushed_is_told_and_repaired(slot: int, capacity: int | None, tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path, capacity)
+        extend(buffer, 0, 36)
+        buffer.flush()
+        extend(buffer, 36, 50)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
+    store = tmp_path / "after" / "store"
+    lengths = np.memmap(store / "_segments" / "length" / "c.0.0", np.uint64, "r+")
+    lengths[slot] ^= 1 << 40  # a bit of its hash
+    lengths.flush()
+    for mode in ("r", "a"):
+        with boot(2), pytest.raises(db.CorruptionError, match="were on the disk, and the segment table does not have them"):
+            opened(store, mode=mode)
+    with boot(2):
+        assert [str(problem) for problem in db.check(store, progress=False).problems] != []
+        assert db.check(store, repair=True, progress=False).dropped == 0
+        assert db.check(store, progress=False).ok
+    with boot(2), opened(store) as buffer:
+        assert actions(buffer) == list(range(36))
+
+
+def test_where_the_newest_segment_was_evicted_nothing_of_its_stream_is_left(tmp_path: Path) -> None:
+    """An entry that is empty got to the disk, and those before it did not: what is left has no other rows in their place."""
+
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = db.ReplayBuffer(path, 10_000, columns=PICTURES, segment_rows=16, threads=1)
+        add_pictures(buffer, 0, 36)
+        buffer.flush()
+        add_pictures(buffer, 36, 20)
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
+    store = tmp_path / "after" / "store"
+    table = store / "_segments"
+    slot = int(np.flatnonzero(np.fromfile(table / "first_row" / "c.0", np.int64) == 32)[0])
+    lengths = np.memmap(table / "length" / "c.0.0", np.uint64, "r+")
+    lengths[slot] = 0
+    lengths.flush()
+    for mode in ("r", "a"):
+        with boot(2), db.ReplayBuffer(store, mode=mode) as buffer:
+            assert len(buffer) == 0
+    with boot(3), db.ReplayBuffer(store) as buffer:
+        add_pictures(buffer, 30, 20)
+        assert pictures_of(buffer) == list(range(30, 50))
+        assert buffer.check(progress=False).ok

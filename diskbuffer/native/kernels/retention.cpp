@@ -25,6 +25,7 @@ void Retention::restore(int64_t stream, const int64_t* runs, int64_t n) {
     Log& log = logs_[stream];
     total_ -= log.next - log.oldest;
     log = Log{};
+    times_[stream] = never;
     for (int64_t k = 0; k < n; k++) put(stream, runs[2 * k], runs[2 * k + 1]);
 }
 

@@ -63,9 +63,17 @@ class TableFinder:
         else:
             yield from self._find_damaged_clears()
         yield from self._find_damaged_tail(lost_power)
-        if not lost_power or self._missing_rows():
+        if not lost_power or self._has_lost_rows():
             yield from self._find_lost_entries()
         return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
+
+    def _has_lost_rows(self) -> bool:
+        """Return whether opening the store would miss rows."""
+        try:
+            visible_rows(self._store)
+        except CorruptionError:
+            return True
+        return False
 
     def _find_kept_rows(self) -> Finder[Kept]:
         """Return what is visible after a power loss, and have a repair keep nothing else."""

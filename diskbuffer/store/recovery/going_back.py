@@ -38,8 +38,7 @@ def drop_other_rows(store: Store, visible: Kept) -> None:
         first = table.get("first_row", oldest)
         if first > 0 and table.before(oldest) is None:
             table.note_before(oldest, *before_unknown(store, oldest))
-        if table.length(int(slots[-1])) != lengths[-1]:
-            table.set_length(int(slots[-1]), int(lengths[-1]))
+        table.set_length(int(slots[-1]), int(lengths[-1]), no_reset=True)  # the environment is another one by now
     for slot in keeping:
         for name in table.strange_notes(slot):
             table.forget_note(name, slot)

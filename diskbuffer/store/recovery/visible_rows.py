@@ -28,10 +28,10 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     """
     last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
     if last is LastShutdown.POWER_LOSS:
-        each = zip(_segments(store), synced, cleared_then(store), strict=True)
+        each = zip(*_segments(store), synced, cleared_then(store), strict=True)
         return [_of_last_flush(store, stream, *of, damaged) for stream, of in enumerate(each)]
     if damaged:
-        return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)]
+        return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)[0]]
     visible = store.segments()
     for stream, (head, expected) in enumerate(zip(store.heads(visible).tolist(), synced, strict=True)):
         if head < expected:
@@ -67,21 +67,28 @@ def stays(store: Store, stream: int) -> bool:
     return store.layout.capacity is None and not cleared_then(store)[stream]
 
 
-def _segments(store: Store) -> list[dict[int, tuple[int, int]]]:
-    """Return each stream's segments by their number, as the table has them: slots, and how many rows of each."""
+Segments = dict[int, tuple[int, int]]  # of a stream, by their number: slots, and how many rows of each
+
+
+def _segments(store: Store) -> tuple[list[Segments], list[set[int]]]:
+    """Return each stream's segments as the table has them, and the numbers of those whose entry is damaged."""
     rows, streams = store.layout.segment_rows, store.layout.streams
-    found: list[dict[int, tuple[int, int]]] = [{} for _ in range(streams)]
-    length, _ = store.table.used()
-    for slot in np.flatnonzero(length).tolist():
+    found: list[Segments] = [{} for _ in range(streams)]
+    strange: list[set[int]] = [set() for _ in range(streams)]
+    length, damaged = store.table.used()
+    for slot in np.flatnonzero((length > 0) | damaged).tolist():
         stream, first = store.table.identity(slot)
-        if 0 <= stream < streams and first >= 0 and first % rows == 0 and length[slot] <= rows:
-            found[stream][first // rows] = slot, int(length[slot])
-    return found
+        if 0 <= stream < streams and first >= 0 and first % rows == 0:
+            if 0 < length[slot] <= rows:
+                found[stream][first // rows] = slot, int(length[slot])
+            else:
+                strange[stream].add(first // rows)
+    return found, strange
 
 
-def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tuple[Int64, Int64]:
-    """Return the segments before one, and that one, as far as they follow one another without a gap."""
-    first = newest
+def _run(store: Store, segments: Segments, newest: int) -> tuple[Int64, Int64]:
+    """Return a segment, and those before it as far as they follow one another without a gap; none where it is missing."""
+    first = newest if newest in segments else newest + 1
     while first - 1 in segments and segments[first - 1][1] == store.layout.segment_rows:
         first -= 1
     chosen = np.array([segments[n] for n in range(first, newest + 1) if n in segments], np.int64).reshape(-1, 2)
@@ -89,21 +96,29 @@ def _run(store: Store, segments: dict[int, tuple[int, int]], newest: int) -> tup
 
 
 def _of_last_flush(
-    store: Store, stream: int, segments: dict[int, tuple[int, int]], head: int, cleared: int, damaged: bool
+    store: Store, stream: int, segments: Segments, strange: set[int], head: int, cleared: int, damaged: bool
 ) -> tuple[Int64, Int64]:
-    """Return the segments of a stream up to a position that was synced."""
-    rows = store.layout.segment_rows
-    segments = {n: segment for n, segment in segments.items() if (n + 1) * rows > cleared}  # files of others may be gone
-    slots, lengths = _run(store, segments, head // rows) if head >= 0 else _run(store, {}, -1)
+    """Return the segments of a stream up to a position that was synced.
+
+    Where the one of that position is gone, so were all before it. A slot gets other rows once the disk knows of all that were
+    evicted: so an entry is damaged that does not match its hash, while that of an older segment is there still.
+    """
+    rows, last = store.layout.segment_rows, head // store.layout.segment_rows
+    segments = {n: segment for n, segment in segments.items() if n <= last and (n + 1) * rows > cleared}  # others may be gone
+    for number in sorted(strange - segments.keys()) if not damaged else ():
+        if min(segments, default=last) < number <= last:
+            raise _missing(store, f"{number * rows} to {min(head, number * rows + rows - 1)}", stream)
+    slots, lengths = _run(store, segments, max(segments, default=-1) if damaged else last)
     if len(lengths) and lengths[-1] <= head % rows and not damaged:
         slots, lengths = slots[:0], lengths[:0]
     if not stays(store, stream):
         gone = np.flatnonzero([not _has_files(store, slot) for slot in slots.tolist()])
         begin = int(gone[-1]) + 1 if len(gone) else 0
         slots, lengths = slots[begin:], lengths[begin:]
-    elif not damaged and int(lengths.sum()) <= head:
-        raise _missing(store, f"0 to {head - int(lengths.sum())}", stream)
-    lengths[-1:] = np.minimum(lengths[-1:], head % rows + 1)
+    elif not damaged and len(slots) <= last:
+        raise _missing(store, f"0 to {(last - len(slots) + 1) * rows - 1}" if len(slots) else f"up to {head}", stream)
+    if last in segments and len(slots) and slots[-1] == segments[last][0]:
+        lengths[-1] = min(lengths[-1], head % rows + 1)
     return slots, lengths
 
 
