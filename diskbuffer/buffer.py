@@ -324,8 +324,8 @@ class ReplayBuffer:
         Parameters
         ----------
         obs : (n, ...) or (n + 1, ...), or (n, n_envs, ...) or (n + 1, n_envs, ...)
-            Observations before the steps: of one environment, or of all of them. Without `next_obs`, a trajectory: one more than
-            there are steps.
+            Observations before the steps: of one environment, which has no axis of its own, or of all of several. Without
+            `next_obs`, a trajectory: one more than there are steps.
         next_obs : as `obs`, optional
             Observations after the steps. With it, the arrays may hold many episodes.
         action, reward : (n, ...) or (n, n_envs, ...)

@@ -23,6 +23,7 @@ from diskbuffer.store.store import Kept, Store
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
+_LOOKS = 8  # at a store, until nothing is given up meanwhile
 
 
 class Growth(NamedTuple):
@@ -59,6 +60,14 @@ class IndexFollower:
         """
         if self._store.writable:  # whoever writes keeps it up, and has to look at what does not count first
             return read_index(self._store, self._context, Index)
+        for _ in range(_LOOKS):
+            before, (index, begins) = self._store.begins, self._look()
+            if (begins == before).all():
+                break  # else steps were given up for others, which are missing
+        return index
+
+    def _look(self) -> tuple[Index, Int64]:
+        """Return the index, and from which positions on the rows of each stream count in it."""
         update = untorn(self._store, self._find)
         self._history = None  # until all is noted
         with Uninterrupted():
@@ -66,9 +75,10 @@ class IndexFollower:
             assert index is not None
             for growth in update if isinstance(update, list) else ():
                 index.grow(*growth)
-            index.begin_at(self._store.begins)  # after the lengths, or what came after a clear would count beside what went
+            begins = self._store.begins  # after the lengths, or what came after a clear would count beside what went
+            index.begin_at(begins)
             self._index, self._history = index, self._store.following.history
-        return index
+        return index, begins
 
     def _find(self, segments: Kept) -> Index | list[Growth]:
         if self._index is not None and self._history == self._store.following.history:

@@ -139,13 +139,12 @@ class Slices(Starts):
 
     def _behind(self, index: Index) -> Int64:
         """Count the steps of each stream that have enough rows after them."""
-        return np.array(
-            [
-                max(0, index.steps_before(stream, end - self._length + 1) - index.first_step(stream)) if end > 0 else 0
-                for stream, end in enumerate(_complete(index).tolist())
-            ],
-            np.int64,
-        )
+        ends = np.minimum(_complete(index) - self._length + 1, index.table[:, HEAD])  # where the newest row is, no step is yet
+        counts = [
+            index.steps_before(stream, end) - index.first_step(stream) if end > 0 else 0
+            for stream, end in enumerate(ends.tolist())
+        ]
+        return np.maximum(np.array(counts, np.int64), 0)
 
     def _draw_crossing(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw among the steps of each stream that have enough rows after them: all but the newest."""

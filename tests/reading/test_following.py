@@ -20,7 +20,7 @@ import diskbuffer as db
 from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LOW, PREFIXES, SEGMENTS
 from diskbuffer.index.index import Index
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading import restore_index
+from diskbuffer.reading import follow_index, restore_index
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.following import Following
 from diskbuffer.store.segments.table import SegmentTable
@@ -338,6 +338,31 @@ def test_it_is_so_beside_a_writer_that_never_stops_and_is_killed(stack: int, tmp
             writers.wait_for(1)
     assert gone_on > 3
     writers.kill()
+
+
+def test_a_reader_has_the_capacity_where_steps_are_given_up_while_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, real, left = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}, follow_index.find_growth, [3]
+
+    def extend(n: int) -> None:
+        writer.extend(np.arange(n + 1), np.arange(n), np.ones(n))
+
+    def find_growth(*args: Any) -> Any:
+        found = real(*args)
+        if left[0]:
+            left[0] -= 1
+            extend(30)
+        return found
+
+    with db.ReplayBuffer(tmp_path / "store", 64, columns=columns) as writer:
+        extend(100)
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            monkeypatch.setattr(follow_index, "find_growth", find_growth)
+            extend(5)
+            reader.refresh()
+            assert (len(reader), left) == (64, [0])
+            assert reader.at(reader.steps())["action"].tolist() == writer.at(writer.steps())["action"].tolist()
 
 
 def test_after_a_refresh_that_failed_rows_are_right_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,17 @@ def test_a_crossing_sequence_is_the_rows_of_a_stream(
             np.testing.assert_array_equal(batch["obs"][i].numpy(), frames)
 
 
+def test_a_crossing_sequence_of_one_row_is_any_step(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=2, autoreset="disabled") as buffer:
+        for env, ends in ((0, True), (1, False)):
+            obs = np.arange(11) + 100 * env
+            buffer.extend(obs=obs, action=obs[:-1], reward=np.ones(10), terminated=ends & (np.arange(10) == 9), env=env)
+        sampler = db.Slices(1, seed=1, crossing=True)
+        drawn = np.concatenate([buffer.sample(200, sampler, numpy=True)["action"].ravel() for _ in range(20)])
+        assert_uniform(drawn, np.array([*range(10), *range(100, 110)]))
+
+
 def test_every_start_of_a_crossing_sequence_has_the_same_probability(tmp_path: Path) -> None:
     world = Experience(2, 20, (9,))
     with world.open(tmp_path / "store", 150, segment_rows=16) as buffer:
