@@ -834,7 +834,11 @@ class ReplayBuffer:
 
     @property
     def capacity(self) -> int | None:
-        """Steps that are kept at least, once as many were added; None if all are. Of several writers' stores, their sum."""
+        """How many steps are kept, the newest; None if all are. Of several writers' stores, their sum.
+
+        A reader may have more: steps that are just being added count before others are given up for them, and where the writer
+        was killed in between, the next one gives these up.
+        """
         return self._store.capacity
 
     @property

@@ -234,7 +234,7 @@ class Streams:
         return started[len(started) - int(self.table[stream, EPISODES]) :]
 
     def first_frame(self, stream: int, position: int) -> int:
-        """Return the first row with a frame of a row.s episode: of its stack prefix, or the oldest row there is."""
+        """Return the first row with a frame of a row's episode: of its stack prefix, or the oldest row there is."""
         start = self.episode_of(stream, position)
         prefixes = self._prefixes[stream].values.reshape(-1, 2)
         at = int(np.searchsorted(prefixes[:, 0], start))

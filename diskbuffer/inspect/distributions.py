@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,11 @@ def distribution(values: Array) -> dict[str, Any]:
         values, weights = np.unique(values, return_counts=True)
     low, high = values.min().item(), values.max().item()
     numbers = values.astype(np.float64)
-    mean = float(np.average(numbers, weights=weights))
-    figures |= {"mean": mean, "std": float(np.sqrt(np.average((numbers - mean) ** 2, weights=weights))), "min": low, "max": high}
+    scale = 2.0 ** (math.frexp(max(abs(low), abs(high)))[1] - 1)  # or squares, and sums, are too large for a number
+    scaled = numbers / scale
+    mean = np.average(scaled, weights=weights)
+    std = np.sqrt(np.average((scaled - mean) ** 2, weights=weights))
+    figures |= {"mean": float(mean) * scale, "std": float(std) * scale, "min": low, "max": high}
     quantiles = np.quantile(numbers, QUANTILES, method="inverted_cdf", weights=weights)
     figures["quantiles"] = {str(q): value for q, value in zip(QUANTILES, quantiles.tolist(), strict=True)}
     bins: Any = _BINS

@@ -12,7 +12,6 @@ Int64 = npt.NDArray[np.int64]
 NEEDS_ROOM: int
 HAS_PROBLEM: int
 MISFIT: int
-UNKNOWN_STACK: int
 NOT_FINITE: int
 DOES_NOT_ROLL: int
 

@@ -96,7 +96,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         vector[Start] starts
 
 NEEDS_ROOM, HAS_PROBLEM, MISFIT = -1, -2, -3  # of `BlockRecorder.add`
-UNKNOWN_STACK, NOT_FINITE, DOES_NOT_ROLL = <int64_t>Problem.unknown_stack, <int64_t>Problem.nonfinite, <int64_t>Problem.does_not_roll
+NOT_FINITE, DOES_NOT_ROLL = <int64_t>Problem.nonfinite, <int64_t>Problem.does_not_roll
 
 cdef enum:
     MOST_AXES = 32

@@ -34,7 +34,7 @@ class StoreInfo:
     chunk_rows : mapping of str to int
         How many rows are compressed together, of the columns that are compressed.
     capacity : int or None
-        Steps that are kept at least, of all environments together; None where all are.
+        Steps that are kept, the newest, of all environments together; None where all are.
     n_envs : int
         Environments that write side by side.
     streams : int

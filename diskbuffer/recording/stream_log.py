@@ -30,8 +30,8 @@ class StreamLog:
     """Own the writer, the sealer and the retention of a store that is open for writing; keep its index up to date.
 
     What is more than the capacity is given up with each step, step by step. A segment is evicted once every row of it was, and
-    as many behind it as the stack of the next step reaches back. So the disk has at most the capacity and one segment of every
-    stream.
+    as many behind it as the stack of the next step reaches back. So the disk has at most the capacity, and of every stream one
+    segment and a stack; and what was cleared, until it is flushed.
 
     Attributes
     ----------

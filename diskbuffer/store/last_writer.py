@@ -44,7 +44,7 @@ class State:
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk then; -1 for none.
     cleared : tuple of int
-        Of each stream, the position before which rows did not count then, as they were cleared.
+        Of each stream, the position before which rows did not count then: they were cleared, or more than the capacity.
     salt : int
         The store's number.
     place : str

@@ -89,7 +89,7 @@ class Store(Changeable):
 
     @property
     def capacity(self) -> int | None:
-        """Steps that are kept at least; None where all are."""
+        """How many steps are kept, the newest; None where all are."""
         return self.layout.capacity
 
     @property
@@ -293,7 +293,7 @@ class Store(Changeable):
 
     @property
     def firsts(self) -> Int64:
-        """A view of the positions of the oldest steps that the capacity left, (streams,), which only grow."""
+        """A view of the positions of the oldest steps that the capacity left, (streams,), which only grow while it is open."""
         return self._cleared.firsts
 
     @property

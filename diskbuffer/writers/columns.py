@@ -37,7 +37,7 @@ from diskbuffer.writers.members import Member
 
 Int64 = npt.NDArray[np.int64]
 _WHAT = "columns.json"
-_WHOSE = 16  # bytes: the stream and the first row, plus one
+_WHOSE = 16  # bytes: the store and the stream, and the first row
 _FILE = re.compile(r"c\.([0-9]{1,18})")  # of a slot's values
 
 

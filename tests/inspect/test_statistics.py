@@ -282,3 +282,9 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.Cap
     file.write_bytes(data)
     assert stats(str(tmp_path / "store")) == 1
     assert "run diskbuffer check" in capsys.readouterr().out
+
+
+def test_the_spread_of_huge_values_is_a_number() -> None:
+    found = distribution(np.array([-1e300, 1e300, 1e300, 3e300]))
+    assert (found["mean"], found["min"], found["max"]) == (1e300, -1e300, 3e300)
+    assert found["std"] == pytest.approx(2**0.5 * 1e300)

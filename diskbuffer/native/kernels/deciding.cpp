@@ -88,7 +88,7 @@ Verdict BlockRecorder::find_nonfinite() const {
 Verdict BlockRecorder::decide_environment(int64_t environment) {
     const int64_t stream = first_stream + environment;
     const Stream& row = target_.table[stream];
-    const bool is_there = row.head >= row.low;  // the newest row: an environment that waits for long may have none left
+    const bool is_there = row.head >= 0;  // the newest row, which is never evicted
     bool is_running = is_there && !row.ended, awaits_reset = is_there && target_.next_step && this->awaits_reset(stream);
     int64_t previous = -1, column = 0;
     for (int64_t t = 0; t < steps; t++) {

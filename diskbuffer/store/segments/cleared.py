@@ -4,7 +4,7 @@
 
 What was cleared is in one of the first two rows, in the second after an odd number of times. The other one is written, and then
 that word, by one aligned store: for all streams at once. The last row has the oldest step that a capacity left of each stream: a
-word of its own each, which only grows. After a power loss, what the last flush noted is put there.
+word of its own each, which only grows. After a power loss, what the last flush noted of both counts as cleared.
 """
 
 from __future__ import annotations

@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.schema.schema import Column
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import fold
-from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.format.encoding import encode_rows
 from diskbuffer.store.format.layout import ENTRY_BYTES, IDENTITY_BYTES, SPARE_CHUNKS, Layout
 from diskbuffer.store.segments.mapped import InMemory
@@ -180,14 +178,6 @@ def shard_checksum(shard: Map, chunks: int) -> int:
     """Return the checksum of a sealed shard's identity and index; chunks have their own."""
     begin = max(0, shard.size - chunks * ENTRY_BYTES - IDENTITY_BYTES)
     return codec.checksum(shard.array(np.uint8, (shard.size,))[begin:])
-
-
-def decode_chunk(shard: Map, entries: Int64, chunk: int, column: Column, chunk_rows: int) -> npt.NDArray[np.uint8]:
-    """Decode one chunk to its rows, (chunk_rows, row_bytes)."""
-    raw = np.zeros(chunk_rows * column.row_bytes, np.uint8)
-    if wrong := decode_entry(shard, entries, chunk, column, raw):
-        raise CorruptionError(f"chunk {chunk}: {codec.REASONS[wrong]}")
-    return raw.reshape(chunk_rows, -1)
 
 
 class Recode(Protocol):
