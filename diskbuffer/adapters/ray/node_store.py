@@ -125,6 +125,10 @@ def _identity_of(directory: Path) -> str:
         with contextlib.suppress(FileExistsError):  # another process was faster
             os.link(draft, file)
         draft.unlink()
+        for above in (file.parent, directory):  # or a power loss might take its name
+            fd = os.open(above, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
 
 
 class NodeStore:
