@@ -42,12 +42,12 @@ def vouch(root: Path) -> None:
 
 def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
-    synced, cleared = (tuple(int(n) for n in found[name]) for name in ("synced", "cleared"))
+    synced, begins = (tuple(int(n) for n in found[name]) for name in ("synced", "begins"))
     tail = None
     if found["tail"] is not None:
         copied = file.with_name(f"tail.{found['tail'][0]}")
         found["tail"] = tail = CopyNote(found["tail"][0], google_crc32c.value(copied.read_bytes()) if copied.is_file() else 0)
-    state = State(str(found["boot"]), bool(found["clean"]), synced, cleared, salt, str(found["place"]), tail)
+    state = State(str(found["boot"]), bool(found["clean"]), synced, begins, salt, str(found["place"]), tail)
     found["checksum"] = state._checksum()
     replace(file, json.dumps(found).encode())
 

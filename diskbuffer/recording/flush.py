@@ -49,7 +49,7 @@ class Flush:
     def sync_what_is_new(self) -> None:
         """Sync, if steps were added or cleared since it was done last, or values written."""
         noted, now = self._store.durability.state, (tuple(self._index.heads.tolist()), tuple(self._store.begins.tolist()))
-        if self._store.durability.written or noted is None or (noted.synced, noted.cleared) != now:
+        if self._store.durability.written or noted is None or (noted.synced, noted.begins) != now:
             with one_sync_at_a_time():
                 self.sync()
 
@@ -88,11 +88,11 @@ class Flush:
         store, heads, slots = self._store, np.full(self._store.layout.streams, -1, np.int64), set[int]()
         with store.lock:
             store.write_description_again()
-        cleared, retired, tail = self._captured(heads, slots)
+        begins, retired, tail = self._captured(heads, slots)
         slots.update(self._sealer.slots())
         layout = store.layout
         store.files.sync_all(layout.data_file(path, slot) for slot in sorted(slots) for path in layout.schema.recorded)
-        store.sync(heads, cleared, tail)
+        store.sync(heads, begins, tail)
         self._give_back(retired)
 
     def _give_back(self, retired: list[Segment]) -> None:
@@ -103,7 +103,7 @@ class Flush:
             time.sleep(_PAUSE)
 
     def _captured(self, heads: Int64, slots: set[int]) -> tuple[Int64, list[Segment], CopyNote | None]:
-        """Return what was cleared when rows were looked at: if that was done meanwhile, they are again, in the end in one go."""
+        """Return what counted when rows were looked at: if some were cleared meanwhile, all are again, in the end in one go."""
         store = self._store
         for look in range(_LOOKS + 1):
             with store.lock if look == _LOOKS else nullcontext():

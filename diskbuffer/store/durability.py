@@ -64,7 +64,7 @@ class Durability:
             note = dataclasses.replace(
                 self.state or State.nothing(self._description.layout), boot=self._files.boot_id(), **changes
             )
-            note = dataclasses.replace(note, cleared=tuple(np.maximum(note.cleared, self._gone).tolist()))
+            note = dataclasses.replace(note, begins=tuple(np.maximum(note.begins, self._gone).tolist()))
             self.state = note.note(self._files)
 
     def refuse_to_write_elsewhere(self) -> None:
@@ -72,10 +72,10 @@ class Durability:
         if self._writer_lock is not None:
             self._writer_lock.require_place()
 
-    def sync(self, heads: Int64, cleared: Int64, tail: CopyNote | None) -> None:
+    def sync(self, heads: Int64, begins: Int64, tail: CopyNote | None) -> None:
         """Sync what was written later, the names of all files and the table to the disk, in this order; and note that.
 
-        `heads` are the positions of the newest rows, `cleared` those before which none counts, both of one moment. Their
+        `heads` are the positions of the newest rows, `begins` those before which none counts, both of one moment. Their
         segments are synced already, and `tail`, which has those rows that are not there yet.
         """
         self.refuse_to_write_elsewhere()
@@ -86,7 +86,7 @@ class Durability:
         self.sync_names_of_derived()
         self.sync_table()
         self.refuse_to_write_elsewhere()
-        self._note(clean=False, synced=tuple(heads.tolist()), cleared=tuple(cleared.tolist()), tail=tail)
+        self._note(clean=False, synced=tuple(heads.tolist()), begins=tuple(begins.tolist()), tail=tail)
         with contextlib.suppress(OSError):  # the next flush does it
             remove_others(self._files, tail)
 

@@ -43,7 +43,7 @@ class State:
         Whether the writer closed the store.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk then; -1 for none.
-    cleared : tuple of int
+    begins : tuple of int
         Of each stream, the position before which rows did not count then: they were cleared, or more than the capacity.
     salt : int
         The store's number.
@@ -56,7 +56,7 @@ class State:
     boot: str
     clean: bool
     synced: tuple[int, ...]
-    cleared: tuple[int, ...]
+    begins: tuple[int, ...]
     salt: int
     place: str = ""
     tail: CopyNote | None = None
@@ -71,10 +71,10 @@ class State:
         """Read it; None where it is missing, damaged, or another store's."""
         try:
             data = read_json(files, NAME)
-            synced, cleared = (tuple(int(n) for n in data[name]) for name in ("synced", "cleared"))
+            synced, begins = (tuple(int(n) for n in data[name]) for name in ("synced", "begins"))
             tail = None if data["tail"] is None else CopyNote(*map(int, data["tail"]))
-            state = cls(str(data["boot"]), bool(data["clean"]), synced, cleared, layout.salt, str(data["place"]), tail)
-            is_sane = len(synced) == len(cleared) == layout.streams and all(0 <= n < 2**62 for n in cleared)
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, begins, layout.salt, str(data["place"]), tail)
+            is_sane = len(synced) == len(begins) == layout.streams and all(0 <= n < 2**62 for n in begins)
             return state if is_sane and data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
@@ -105,7 +105,7 @@ class State:
         return LastShutdown.KILLED if is_here else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
-        contents = (self.boot, self.clean, self.synced, self.cleared, self.salt, self.place, *(self.tail or ()))
+        contents = (self.boot, self.clean, self.synced, self.begins, self.salt, self.place, *(self.tail or ()))
         return int(google_crc32c.value(" ".join(map(str, contents)).encode()))
 
 

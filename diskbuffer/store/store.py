@@ -238,10 +238,10 @@ class Store(Changeable):
         with self._freeing():
             self.durability.sync_table()
 
-    def sync(self, heads: Int64, cleared: Int64, tail: CopyNote | None) -> None:
+    def sync(self, heads: Int64, begins: Int64, tail: CopyNote | None) -> None:
         """Sync all that belongs to rows up to `heads`, and note that; see `Durability.sync`."""
         with self._freeing():
-            self.durability.sync(heads, cleared, tail)
+            self.durability.sync(heads, begins, tail)
 
     def copy_tail(self, parts: Iterable[Iterable[Unpacked]]) -> CopyNote | None:
         """Copy what is in the tail only, for `sync`; see `diskbuffer.store.tail_copy`."""

@@ -62,7 +62,7 @@ def test_steps_are_brought_to_the_disk_without_a_call(tmp_path: Path) -> None:
             until(lambda first=first: synced(buffer) == first + 31)  # type: ignore[misc]
         assert buffer.stats()["flush_error"] is None
         buffer.clear()  # and nothing else
-        until(lambda: left(buffer).cleared == (91,))
+        until(lambda: left(buffer).begins == (91,))
 
 
 def test_one_thread_flushes_all_buffers_and_ends_with_the_last(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import going_back
-from diskbuffer.store.recovery.visible_rows import cleared_then, counts_as_noted, stays, visible_rows
+from diskbuffer.store.recovery.visible_rows import begins_then, counts_as_noted, stays, visible_rows
 from diskbuffer.store.segments.cleared import CLEARED_FILE
 from diskbuffer.store.store import Kept
 from diskbuffer.store.tail_copy import StoredTail
@@ -59,7 +59,7 @@ class TableFinder:
             return (yield from self._find_lasting_gaps())
         lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
         if lost_power:  # then the note of the last flush tells
-            yield Finding(fix=partial(self._store.go_back_to, np.array(cleared_then(self._store), np.int64)))
+            yield Finding(fix=partial(self._store.go_back_to, np.array(begins_then(self._store), np.int64)))
         else:
             yield from self._find_damaged_clears()
         yield from self._find_damaged_tail(lost_power)
@@ -91,7 +91,7 @@ class TableFinder:
         except CorruptionError as error:
             what = str(error)
         if what:
-            noted = np.array(cleared_then(self._store), np.int64) if is_clean else np.zeros(self._layout.streams, np.int64)
+            noted = np.array(begins_then(self._store), np.int64) if is_clean else np.zeros(self._layout.streams, np.int64)
             yield Finding((Problem(self._store.root / CLEARED_FILE, what),), partial(self._store.go_back_to, noted))
 
     def _find_damaged_tail(self, lost_power: bool) -> Finder[None]:

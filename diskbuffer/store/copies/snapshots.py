@@ -213,7 +213,7 @@ class _Copy:
         self._publish(held, table)
         files.sync_all(sorted(self._copied))
         synced, begins = tuple(held.heads.tolist()), tuple(held.begins.tolist())
-        State(files.boot_id(), clean=True, synced=synced, cleared=begins, salt=layout.salt, tail=tail).note(files)
+        State(files.boot_id(), clean=True, synced=synced, begins=begins, salt=layout.salt, tail=tail).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
         files.sync_all([*zarr_metadata.nodes(layout, held.slots), "."])

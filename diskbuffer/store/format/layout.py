@@ -25,7 +25,7 @@ from diskbuffer.schema.schema import Schema, is_part
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.sizes import CHUNK_ROWS, small_segment_rows_of
 
-FORMAT = 8
+FORMAT = 9
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")

@@ -28,7 +28,7 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
     """
     last, synced = how_it_was_left(store.durability.state, store.files, store.layout.streams)
     if last is LastShutdown.POWER_LOSS:
-        each = zip(*_segments(store), synced, cleared_then(store), strict=True)
+        each = zip(*_segments(store), synced, begins_then(store), strict=True)
         return [_of_last_flush(store, stream, *of, damaged) for stream, of in enumerate(each)]
     if damaged:
         return [_run(store, segments, max(segments, default=-1)) for segments in _segments(store)[0]]
@@ -46,25 +46,25 @@ def visible_rows(store: Store, *, damaged: bool = False) -> Kept:
 
 def counts_as_noted(store: Store) -> bool:
     """Return whether those rows count that did at the last flush, as it is where the store was closed."""
-    return tuple(store.begins.tolist()) == cleared_then(store)
+    return tuple(store.begins.tolist()) == begins_then(store)
 
 
 def visible_from(store: Store, visible: Kept) -> Int64:
     """Return the position from which on rows of each stream are visible, as others were cleared, (streams,)."""
     last, _ = how_it_was_left(store.durability.state, store.files, store.layout.streams)
-    cleared = np.array(cleared_then(store), np.int64) if last is LastShutdown.POWER_LOSS else store.begins
-    return np.minimum(cleared, store.heads(visible) + 1)  # of a copy made by a reader, rows may miss that were cleared
+    begins = np.array(begins_then(store), np.int64) if last is LastShutdown.POWER_LOSS else store.begins
+    return np.minimum(begins, store.heads(visible) + 1)  # of a copy made by a reader, rows may miss that were cleared
 
 
-def cleared_then(store: Store) -> tuple[int, ...]:
+def begins_then(store: Store) -> tuple[int, ...]:
     """Return the position before which rows of each stream did not count at the last flush, or when the store was closed."""
     state = store.durability.state
-    return (0,) * store.layout.streams if state is None else state.cleared
+    return (0,) * store.layout.streams if state is None else state.begins
 
 
 def stays(store: Store, stream: int) -> bool:
     """Return whether nothing of a stream was ever evicted."""
-    return store.layout.capacity is None and not cleared_then(store)[stream]
+    return store.layout.capacity is None and not begins_then(store)[stream]
 
 
 Segments = dict[int, tuple[int, int]]  # of a stream, by their number: slots, and how many rows of each
@@ -96,7 +96,7 @@ def _run(store: Store, segments: Segments, newest: int) -> tuple[Int64, Int64]:
 
 
 def _of_last_flush(
-    store: Store, stream: int, segments: Segments, strange: set[int], head: int, cleared: int, damaged: bool
+    store: Store, stream: int, segments: Segments, strange: set[int], head: int, begin: int, damaged: bool
 ) -> tuple[Int64, Int64]:
     """Return the segments of a stream up to a position that was synced.
 
@@ -104,7 +104,7 @@ def _of_last_flush(
     evicted: so an entry is damaged that does not match its hash, while that of an older segment is there still.
     """
     rows, last = store.layout.segment_rows, head // store.layout.segment_rows
-    segments = {n: segment for n, segment in segments.items() if n <= last and (n + 1) * rows > cleared}  # others may be gone
+    segments = {n: segment for n, segment in segments.items() if n <= last and (n + 1) * rows > begin}  # others may be gone
     for number in sorted(strange - segments.keys()) if not damaged else ():
         if min(segments, default=last) < number <= last:
             raise _missing(store, f"{number * rows} to {min(head, number * rows + rows - 1)}", stream)
@@ -113,8 +113,8 @@ def _of_last_flush(
         slots, lengths = slots[:0], lengths[:0]
     if not stays(store, stream):
         gone = np.flatnonzero([not _has_files(store, slot) for slot in slots.tolist()])
-        begin = int(gone[-1]) + 1 if len(gone) else 0
-        slots, lengths = slots[begin:], lengths[begin:]
+        oldest = int(gone[-1]) + 1 if len(gone) else 0
+        slots, lengths = slots[oldest:], lengths[oldest:]
     elif not damaged and len(slots) <= last:
         raise _missing(store, f"0 to {(last - len(slots) + 1) * rows - 1}" if len(slots) else f"up to {head}", stream)
     if last in segments and len(slots) and slots[-1] == segments[last][0]:
