@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.opening.checking import check
     from diskbuffer.opening.closed_marks import marks, remove_mark
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform, Windows
+    from diskbuffer.schema.wrappers import restore_wrapper_arrays, wrapper_arrays
     from diskbuffer.store.checking.report import Problem, Report
     from diskbuffer.writers.removing import remove_writer
 
@@ -53,6 +54,8 @@ __all__ = [
     "marks",
     "remove_mark",
     "remove_writer",
+    "restore_wrapper_arrays",
+    "wrapper_arrays",
 ]
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform", "Windows")
@@ -60,6 +63,7 @@ _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} 
 _LATER |= {"check": "diskbuffer.opening.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.opening.closed_marks")
 _LATER |= {"remove_writer": "diskbuffer.writers.removing"}
+_LATER |= dict.fromkeys(("restore_wrapper_arrays", "wrapper_arrays"), "diskbuffer.schema.wrappers")
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from diskbuffer.arguments.paths import local_path
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.opening.access import Access, OfBuffer
 from diskbuffer.runtime.signals import Interruptible
+from diskbuffer.store.copies import arrays as stored_arrays
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers import marks as multi_writer_marks
+from diskbuffer.writers.description import SHARED
 from diskbuffer.writers.marking import make_mark, make_snapshot
 from diskbuffer.writers.places import refuse_inside
 from diskbuffer.writers.store import MultiWriterStore
@@ -37,7 +41,7 @@ class Copies(OfBuffer):
     _copying: AbstractContextManager[Any]  # held while no step, column or mark may go, and the buffer not be closed
     _recover: Callable[[Path], None]  # has a copy of a store that somebody writes to be one that was closed
 
-    def snapshot(self, path: str | os.PathLike[str]) -> Path:
+    def snapshot(self, path: str | os.PathLike[str], *, arrays: Mapping[str, Any] | None = None) -> Path:
         """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on, here or elsewhere.
 
         It is as if the buffer had been closed and copied. Files of sealed segments, nearly all after ``flush(recompress=True)``,
@@ -49,6 +53,8 @@ class Copies(OfBuffer):
         ----------
         path : path-like
             Where nothing is yet, or an empty directory; not inside of the store.
+        arrays : mapping of str to array, optional
+            Kept in it, as by `mark`. By default those that the buffer has: see `arrays`.
 
         Returns
         -------
@@ -58,7 +64,7 @@ class Copies(OfBuffer):
         Raises
         ------
         InputError
-            The path is inside of a store; a ReadOnlyError where it is inside of a mark.
+            The path is inside of a store; a ReadOnlyError where it is inside of a mark. Or `arrays` are none.
         NotAStoreError
             There is something at the path.
         EvictedError
@@ -74,7 +80,7 @@ class Copies(OfBuffer):
         every step that was added before this is called. Several writers' stores are copied so, one after the other, with the
         columns of their learner, whose place this process takes until the buffer is closed.
         """
-        target = local_path(path)
+        target, kept = local_path(path), None if arrays is None else stored_arrays.checked(arrays)
         self._access.check_open()
         if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
@@ -88,11 +94,13 @@ class Copies(OfBuffer):
                 else:  # the writer is elsewhere
                     back_up(self._store.files, building.files)
                     self._recover(building.files.root)
+                place = building.files if self._multi_writer is None else building.files.below(SHARED)
+                stored_arrays.write(place, self.arrays() if kept is None else kept)
                 if not building.put():
                     raise NotAStoreError(f"there is something at {target} by now; give another path")
         return target
 
-    def mark(self, name: str, *, replace: bool = False) -> None:
+    def mark(self, name: str, *, replace: bool = False, arrays: Mapping[str, Any] | None = None) -> None:
         """Keep the buffer as it is now, under a name, inside of the store: a snapshot that moves with it.
 
         ``ReplayBuffer(path, mark=name)`` goes back to it, ``ReplayBuffer(path, mark=name, mode="r")`` reads it. A learner of
@@ -108,11 +116,14 @@ class Copies(OfBuffer):
             1 to 100 letters, digits, "-", "_" and "."; no "." in the first place.
         replace : bool
             Whether it may take the place of a mark of that name, which goes once the new one is whole.
+        arrays : mapping of str to array, optional
+            Arrays of numbers that belong to this moment, 8 MiB at most: what wrappers normalise with (`wrapper_arrays`), say.
+            `arrays` returns them once the buffer went back to the mark.
 
         Raises
         ------
         InputError
-            The name is none, or there is such a mark.
+            The name is none, there is such a mark, or `arrays` are none.
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         DiskFullError, OSError
@@ -124,6 +135,7 @@ class Copies(OfBuffer):
         Costs what `snapshot` does.
         """
         marks.check_name(name)
+        kept = stored_arrays.checked(arrays or {})
         self._access.must_write_columns("copies.mark()")
         with self._copying, Interruptible():
             self._access.check_open()  # and as long as this is held, nobody closes it
@@ -131,11 +143,44 @@ class Copies(OfBuffer):
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
             if self._multi_writer is not None:
                 self._access.write_columns("copies.mark()")
-                make_mark(self._multi_writer, name)
+                make_mark(self._multi_writer, name, kept)
                 return
             files = self._store.files
             with marks.building(files, name) as building:
                 self._copy(building, marks.next_number(files))
+                stored_arrays.write(building, kept)
+
+    def arrays(self, name: str | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays that were kept with a mark; without a name, those that came with what this buffer is.
+
+        That is the mark that it went back to, or shows, or the snapshot that it began as.
+
+        Returns
+        -------
+        dict of str to array
+            Empty where none were kept.
+
+        Raises
+        ------
+        InputError
+            There is no mark of that name.
+        CorruptionError
+            The file is damaged.
+
+        Examples
+        --------
+        >>> import diskbuffer as db, numpy as np, tempfile
+        >>> path = tempfile.mkdtemp() + "/store"
+        >>> with db.ReplayBuffer(path, columns={"obs": db.Column(), "action": db.Column()}) as buffer:
+        ...     buffer.copies.mark("begin", arrays={"mean": np.zeros(3), "count": 7})
+        >>> with db.ReplayBuffer(path, mark="begin") as buffer:
+        ...     buffer.copies.arrays()["count"]
+        array(7)
+        """
+        if self._multi_writer is not None:
+            files = self._multi_writer.all_files
+            return stored_arrays.read((files if name is None else multi_writer_marks.find(files, name)).below(SHARED))
+        return stored_arrays.read(self._store.files if name is None else marks.find(self._store.files.outermost(), name))
 
     def _copy(self, files: Files, number: int) -> None:
         with self._copying:

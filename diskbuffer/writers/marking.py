@@ -10,7 +10,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.building import is_there
-from diskbuffer.store.copies import marks
+from diskbuffer.store.copies import arrays, marks
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.opening import open_store
@@ -23,12 +23,13 @@ from diskbuffer.writers.marks import PATHS
 from diskbuffer.writers.store import MultiWriterStore
 
 
-def make_mark(store: MultiWriterStore, name: str) -> None:
-    """Make a mark, in place of one of that name; this process must be the one that writes columns."""
+def make_mark(store: MultiWriterStore, name: str, kept: arrays.Arrays) -> None:
+    """Make a mark with arrays, in place of one of that name; this process must be the one that writes columns."""
     files = store.all_files
     marks.clear_up(files, PATHS)
     with marks.building(files, name, PATHS) as building:
         _copy(store, files, building, marks.next_number(files, PATHS))
+        arrays.write(building.below(SHARED), kept)
 
 
 def make_snapshot(store: MultiWriterStore, building: Files) -> None:

@@ -13,7 +13,7 @@ from diskbuffer.store import directory
 from diskbuffer.store.checking import salvage
 from diskbuffer.store.checking.findings import Finder, Finding, lasting
 from diskbuffer.store.checking.report import Problem
-from diskbuffer.store.copies import marks
+from diskbuffer.store.copies import arrays, marks
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
@@ -53,6 +53,7 @@ class Framework:
         yield find_misplaced(self._root, [SEGMENTS, _LENGTH])
         yield self._find_damaged_group()
         yield self._find_unfinished_return()
+        yield self._find_damaged_arrays()
         layout, slots = directory.read_metadata(self._root)
         yield find_misplaced(self._root, zarr_metadata.nodes(layout, slots))
         yield self._find_missing_directories(layout, slots)
@@ -69,6 +70,13 @@ class Framework:
     def _find_unfinished_return(self) -> Finder[None]:
         if note := marks.unfinished(self._root):
             yield self._finding(*note, partial(marks.finish_or_forget, self._files), blocks=True)
+
+    def _find_damaged_arrays(self) -> Finder[None]:
+        try:
+            arrays.read(self._files)
+        except CorruptionError:
+            what = "the arrays that were kept here are damaged; repair removes them"
+            yield self._finding(arrays.FILE, what, partial(self._files.remove, arrays.FILE))
 
     def _find_missing_directories(self, layout: Layout, slots: int) -> Finder[None]:
         for path in zarr_metadata.nodes(layout, slots):

@@ -23,6 +23,7 @@ import numpy as np
 
 from diskbuffer.errors import CorruptionError, FormatError, InputError, NotAStoreError
 from diskbuffer.store import directory
+from diskbuffer.store.copies.arrays import FILE as ARRAYS
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
@@ -223,6 +224,10 @@ def finish(files: Files) -> None:
     reserved, sparse = _link_data(files, mark, layout, table)
     reserved += [*table.names(), *(directory.tail_file(layout, path) for path in layout.packed)]
     reserved += [CLEARED_FILE] if state.tail is None else [CLEARED_FILE, state.tail.name]
+    if mark.exists(ARRAYS):
+        reserved.append(ARRAYS)
+    else:
+        files.remove(ARRAYS)
     for name in [*reserved, *sparse]:
         files.copy(mark, name, f"{name}.new.tmp", reserve=name not in sparse)
     files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])

@@ -1,0 +1,106 @@
+"""What wrappers normalise with, kept with a mark and put back: a run that goes back to it goes on as if it had not stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import diskbuffer as db
+
+COLUMNS = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+
+
+def normalized(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    return gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(env))
+
+
+def step_randomly(env: Any, seed: int, steps: int) -> list[Any]:
+    """Step an environment, or a vector of them, and return what it gave."""
+    random, (obs, _) = np.random.default_rng(seed), env.reset(seed=seed)
+    given = [np.array(obs)]
+    vector = hasattr(env, "num_envs")
+    for _ in range(steps):
+        action = random.integers(2, size=env.num_envs if vector else None)
+        obs, reward, terminated, truncated, _ = env.step(action if vector else int(action))
+        given += [np.array(obs), np.array(reward)]
+        if not vector and (terminated or truncated):
+            given.append(np.array(env.reset()[0]))
+    return given
+
+
+MAKERS: dict[str, Any] = {
+    "alone": lambda: normalized(gym.make("CartPole-v1")),
+    "inside of a vector": lambda: gym.vector.SyncVectorEnv([lambda: normalized(gym.make("CartPole-v1"))] * 3),
+    "around a vector": lambda: gym.wrappers.vector.NormalizeReward(
+        gym.wrappers.vector.NormalizeObservation(gym.make_vec("CartPole-v1", 3))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_run_goes_on_from_a_mark_as_if_it_had_not_stopped(kind: str, tmp_path: Path) -> None:
+    env = MAKERS[kind]()
+    step_randomly(env, 1, 50)
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS) as buffer:
+        buffer.copies.mark("here", arrays=db.wrapper_arrays(env))
+    expected = step_randomly(env, 2, 50)
+    another = MAKERS[kind]()
+    step_randomly(another, 3, 7)
+    with db.ReplayBuffer(tmp_path / "store", mark="here") as buffer:
+        db.restore_wrapper_arrays(another, buffer.copies.arrays())
+    for ours, theirs in zip(step_randomly(another, 2, 50), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_vec_normalize_of_sb3(nested: bool, tmp_path: Path) -> None:
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs Stable-Baselines3")
+
+    class Parts(gym.ObservationWrapper[Any, Any, Any]):
+        def __init__(self) -> None:
+            super().__init__(gym.make("CartPole-v1"))
+            space = self.env.observation_space
+            self.observation_space = gym.spaces.Dict({"a": space, "b": space}) if nested else space
+
+        def observation(self, observation: Any) -> Any:
+            return {"a": observation, "b": -observation} if nested else observation
+
+    def made() -> Any:
+        return vec_env.VecNormalize(vec_env.DummyVecEnv([Parts] * 2))
+
+    def stepped(env: Any, seed: int) -> list[Any]:
+        env.seed(seed)
+        random, given = np.random.default_rng(seed), [env.reset()]
+        for _ in range(40):
+            given += env.step(random.integers(2, size=2))[:2]
+        return [part for each in given for part in (each.values() if isinstance(each, dict) else [each])]
+
+    env, another = made(), made()
+    stepped(env, 1)
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS) as buffer:
+        buffer.copies.mark("here", arrays=db.wrapper_arrays(env))
+        arrays = buffer.copies.arrays("here")
+    assert set(arrays) >= {f"0/VecNormalize/obs_rms{'/a' if nested else ''}/mean", "0/VecNormalize/returns"}
+    db.restore_wrapper_arrays(another, arrays)
+    for ours, theirs in zip(stepped(another, 2), stepped(env, 2), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_other_wrappers_are_refused_and_stay_as_they_are() -> None:
+    env = normalized(gym.make("CartPole-v1"))
+    step_randomly(env, 1, 10)
+    arrays = db.wrapper_arrays(env)
+    with pytest.raises(db.InputError, match="expected wrappers with running statistics, such as VecNormalize, found none"):
+        db.wrapper_arrays(gym.make("CartPole-v1"))
+    with pytest.raises(db.InputError, match="arrays: expected 0/NormalizeReward/"):
+        db.restore_wrapper_arrays(env, {})
+    pendulum = normalized(gym.make("Pendulum-v1"))
+    before = db.wrapper_arrays(pendulum)
+    with pytest.raises(db.InputError, match=r"expected shape \(3,\), found \(4,\); is it another environment"):
+        db.restore_wrapper_arrays(pendulum, {name: arrays.get(name, value) for name, value in before.items()})
+    for name, value in db.wrapper_arrays(pendulum).items():
+        np.testing.assert_array_equal(value, before[name])
