@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,14 @@ class NewStore:
         Recorded ones, and those to be written later.
     options : mapping
         All else that `Appender` takes.
+    arrays : mapping of str to array
+        That are kept in it.
     """
 
     columns: Mapping[str, Column]
     derived: Mapping[str, Column]
     options: Mapping[str, Any]
+    arrays: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def like(cls, source: StoreSource) -> NewStore:
@@ -44,7 +48,8 @@ class NewStore:
 
     def changed(self, *, columns: Any = None, derived: Any = None, **options: Any) -> NewStore:
         """Return it with other columns or options."""
-        return NewStore(
+        return dataclasses.replace(
+            self,
             columns=self.columns if columns is None else columns,
             derived=self.derived if derived is None else derived,
             options={**self.options, **options},
@@ -62,7 +67,7 @@ class NewStore:
 
     def make(self, place: Path, episodes: Iterable[EpisodeData], report: Callable[[int], None]) -> None:
         """Make it of episodes, or finish what a run that was killed has made of the same ones."""
-        with Appender(place, columns=self.columns, derived=self.derived, **self.options) as appender:
+        with Appender(place, columns=self.columns, derived=self.derived, arrays=self.arrays, **self.options) as appender:
             fill(appender, episodes, report)
 
     def write(

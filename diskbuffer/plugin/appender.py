@@ -14,6 +14,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.opening.store_info import StoreInfo
 from diskbuffer.schema.nested import put_argument
 from diskbuffer.schema.schema import KEPT, Column
+from diskbuffer.store.copies import arrays as stored_arrays
 
 Array = npt.NDArray[Any]
 _MOST_ROWS = 65536  # of derived columns that wait to be written
@@ -35,6 +36,8 @@ class Appender:
         Columns that are written after the steps that they are of. Those of `like`, by default.
     tags : sequence of str, optional
         Tags in the order of their numbers; others get the next ones. Those of `like`, by default.
+    arrays : mapping of str to array, optional
+        Kept in it, as `Copies.snapshot` keeps them.
     **options
         Of `ReplayBuffer`; in place of what `like` has.
 
@@ -69,6 +72,7 @@ class Appender:
         *,
         derived: Mapping[str, Column] | None = None,
         tags: Sequence[str] | None = None,
+        arrays: Mapping[str, Array] | None = None,
         **options: Any,
     ) -> None:
         settings = {"autoreset": "disabled"} | ({} if like is None else like.options()) | options
@@ -81,6 +85,7 @@ class Appender:
         others = {*buffer.columns.derived, *self._derived, *KEPT}
         self.columns = {path: column for path, column in buffer.columns.items() if path not in others}
         try:
+            stored_arrays.write(buffer._store.files, stored_arrays.checked(arrays or {}))
             for tag in tags if tags is not None else () if like is None else like.tags:
                 buffer.episodes.of([]).set_tag(tag)
         except BaseException:
