@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import diskbuffer as db
 
@@ -104,3 +106,50 @@ def test_other_wrappers_are_refused_and_stay_as_they_are() -> None:
         db.restore_wrapper_arrays(pendulum, {name: arrays.get(name, value) for name, value in before.items()})
     for name, value in db.wrapper_arrays(pendulum).items():
         np.testing.assert_array_equal(value, before[name])
+
+
+def train(env: Any, buffer: db.ReplayBuffer, model: torch.nn.Linear, seed: int, steps: int) -> list[float]:
+    """Train a model to tell normalised rewards from observations that a buffer has; return the losses."""
+    optimizer, sampler, losses = torch.optim.SGD(model.parameters(), 0.01), db.Uniform(seed), list[float]()
+    env.seed(seed)
+    env.reset()
+    obs, random = env.get_original_obs(), np.random.default_rng(seed)
+    for _ in range(steps):
+        action = random.integers(2, size=2)
+        _, _, done, _ = env.step(action)
+        before, obs = obs, env.get_original_obs()
+        buffer.add(before, action, env.get_original_reward(), obs, done, np.zeros(2, bool))
+        batch = buffer.sample(16, sampler, numpy=True)
+        told = model(torch.from_numpy(env.normalize_obs(batch["obs"])))[:, 0]
+        loss = ((told - torch.from_numpy(env.normalize_reward(batch["reward"]))) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_training_with_vec_normalize_goes_back_to_a_mark(tmp_path: Path) -> None:
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs Stable-Baselines3")
+
+    def made() -> Any:
+        return vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2))
+
+    def opened(**options: Any) -> db.ReplayBuffer:
+        return db.ReplayBuffer(tmp_path / "store", 150, columns=COLUMNS, n_envs=2, autoreset="disabled", **options)
+
+    env, model = made(), torch.nn.Linear(4, 1)
+    with opened() as buffer:
+        train(env, buffer, model, 1, 100)
+        weights = copy.deepcopy(model.state_dict())
+        buffer.copies.mark("here", arrays=db.wrapper_arrays(env))
+        expected = train(env, buffer, model, 2, 60)
+    again, fresh = made(), torch.nn.Linear(4, 1)
+    fresh.load_state_dict(weights)
+    with db.ReplayBuffer(tmp_path / "other", columns=COLUMNS, n_envs=2, autoreset="disabled") as another:
+        train(again, another, torch.nn.Linear(4, 1), 3, 9)
+    with opened(mark="here") as buffer:
+        db.restore_wrapper_arrays(again, buffer.copies.arrays())
+        assert train(again, buffer, fresh, 2, 60) == expected
+    for ours, theirs in zip(fresh.parameters(), model.parameters(), strict=True):
+        assert (ours == theirs).all()
