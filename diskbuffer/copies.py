@@ -177,6 +177,7 @@ class Copies(OfBuffer):
         ...     buffer.copies.arrays()["count"]
         array(7)
         """
+        self._access.check_open()
         if self._multi_writer is not None:
             files = self._multi_writer.all_files
             return stored_arrays.read((files if name is None else multi_writer_marks.find(files, name)).below(SHARED))

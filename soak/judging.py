@@ -270,6 +270,8 @@ class Judgement:
                     self._check_mark(mark, *marked[name])
 
     def _check_mark(self, mark: db.ReplayBuffer, heads: Array, low: Array) -> None:
+        if mark.copies.arrays().get("heads", np.zeros(0)).tolist() != heads.tolist():
+            raise BrokenError("a mark lacks the arrays that were kept with it", str(mark.copies.arrays()))
         streams, positions, batch = self._steps_of(mark, "a mark: ")
         for stream in range(self._streams):
             mine = streams == stream

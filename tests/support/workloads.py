@@ -480,7 +480,8 @@ class Driver:
         """Make a mark, which must be there from then on, whatever is lost of the store."""
         name = f"m{len(self._now.marks)}"
         self._now.marks[name] = self._now.heads.copy(), self._now.low.copy()
-        self._call("mark", partial(self._buffer.copies.mark, name, replace=True))
+        arrays = {"heads": self._now.heads.copy()}
+        self._call("mark", partial(self._buffer.copies.mark, name, replace=True, arrays=arrays))
 
     def _flush(self) -> None:
         self._call("flush", self._buffer.flush, flushes=True)
