@@ -694,10 +694,12 @@ class Schedule:
                 written.write(seen)
             if kind == "priority":
                 model.maxima.add(seen)
-        for of in model.columns.values():
-            for step in set(of) - there:
-                del of[step]
-        if power:  # names of steps that are lost are given again
+        if (
+            power
+        ):  # names of steps that are lost are given again; after a kill, those that were evicted may come back by a power loss
+            for of in model.columns.values():
+                for step in set(of) - there:
+                    del of[step]
             model.name_of = {step: name for step, name in model.name_of.items() if step in there}
             model.named = {name: step for step, name in model.name_of.items()}
 
