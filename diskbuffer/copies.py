@@ -21,7 +21,6 @@ from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers import marks as multi_writer_marks
-from diskbuffer.writers.description import SHARED
 from diskbuffer.writers.marking import make_mark, make_snapshot
 from diskbuffer.writers.places import refuse_inside
 from diskbuffer.writers.store import MultiWriterStore
@@ -80,22 +79,21 @@ class Copies(OfBuffer):
         every step that was added before this is called. Several writers' stores are copied so, one after the other, with the
         columns of their learner, whose place this process takes until the buffer is closed.
         """
-        target, kept = local_path(path), None if arrays is None else stored_arrays.checked(arrays)
         self._access.check_open()
+        target, kept = local_path(path), self.arrays() if arrays is None else stored_arrays.checked(arrays)
         if self._multi_writer is not None:
             self._access.write_columns("copies.snapshot()")
         with Interruptible():
             refuse_inside(target)
             with snapshots.place_for(target) as building:
                 if self._multi_writer is not None:
-                    make_snapshot(self._multi_writer, building.files)
+                    make_snapshot(self._multi_writer, building.files, kept)
                 elif self._access.own_recorder is not None:
-                    self._copy(building.files, 0)
+                    self._copy(building.files, 0, kept)
                 else:  # the writer is elsewhere
                     back_up(self._store.files, building.files)
                     self._recover(building.files.root)
-                place = building.files if self._multi_writer is None else building.files.below(SHARED)
-                stored_arrays.write(place, self.arrays() if kept is None else kept)
+                    stored_arrays.write(building.files, kept)
                 if not building.put():
                     raise NotAStoreError(f"there is something at {target} by now; give another path")
         return target
@@ -147,8 +145,7 @@ class Copies(OfBuffer):
                 return
             files = self._store.files
             with marks.building(files, name) as building:
-                self._copy(building, marks.next_number(files))
-                stored_arrays.write(building, kept)
+                self._copy(building, marks.next_number(files), kept)
 
     def arrays(self, name: str | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays that were kept with a mark; without a name, those that came with what this buffer is.
@@ -178,14 +175,17 @@ class Copies(OfBuffer):
         array(7)
         """
         self._access.check_open()
+        files, paths = self._store.files, marks.OF_STORE
         if self._multi_writer is not None:
-            files = self._multi_writer.all_files
-            return stored_arrays.read((files if name is None else multi_writer_marks.find(files, name)).below(SHARED))
-        return stored_arrays.read(self._store.files if name is None else marks.find(self._store.files.outermost(), name))
+            files, paths = self._multi_writer.all_files, multi_writer_marks.PATHS
+        if name is not None:
+            files = marks.find(files.outermost(), name, paths)
+        return stored_arrays.read(files.below(paths.note))
 
-    def _copy(self, files: Files, number: int) -> None:
+    def _copy(self, files: Files, number: int, kept: stored_arrays.Arrays) -> None:
         with self._copying:
             self._access.log().copy_to(files, number)
+        stored_arrays.write(files, kept)
 
     @property
     def marks(self) -> tuple[str, ...]:

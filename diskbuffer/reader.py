@@ -20,6 +20,7 @@ from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.opening.read_stores import OneStore, ReadStores, WritersStores
 from diskbuffer.opening.store_info import StoreInfo, StoreUsage, disk_usage
+from diskbuffer.store.copies import arrays as stored_arrays
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import MOST_FRAMES, SEGMENTS, TAIL
@@ -115,6 +116,11 @@ class Reader:
         index = self._of.index
         oldest = np.maximum(index.table[:, LOW], index.begins)
         return oldest, np.maximum(index.table[:, HEAD], oldest - 1)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays that were kept with what this is of, as `Copies.arrays` does."""
+        files, paths, _ = self._of.parts()
+        return stored_arrays.read(files.below(paths.note))
 
     def usage(self) -> StoreUsage:
         """Return what a store takes on the disk, and how its last writer left it. Walks all of its files."""

@@ -597,7 +597,7 @@ def sign(metadata: Any) -> None:
     with contextlib.suppress(KeyError, TypeError, AttributeError):
         attributes = metadata["attributes"]["diskbuffer"]
         attributes.pop("checksum")
-        attributes["checksum"] = layout._checksum(attributes)
+        attributes["checksum"] = layout.checksum_of_json(attributes)
 
 
 @pytest.mark.parametrize(("name", "value"), [("capacity", 99), ("padding", "zeros"), ("tags", ["a"]), ("slots", 9), ("salt", 5)])

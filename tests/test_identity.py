@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 
 import diskbuffer as db
-from diskbuffer.store.format.layout import _checksum
+from diskbuffer.store.format.layout import checksum_of_json
 
 SCREEN = spaces.Box(0, 255, (4, 4), np.uint8)
 
@@ -187,7 +187,7 @@ def test_a_strangers_attributes_are_read_with_care(strange: Any, tmp_path: Path)
         group = json.loads((copied / "zarr.json").read_text())
         attributes = group["attributes"]["diskbuffer"]
         attributes[name] = strange
-        attributes["checksum"] = _checksum({key: value for key, value in attributes.items() if key != "checksum"})
+        attributes["checksum"] = checksum_of_json({key: value for key, value in attributes.items() if key != "checksum"})
         (copied / "zarr.json").write_text(json.dumps(group))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -117,9 +117,7 @@ def copy(
             most, resized = needed, True
         changes: dict[str, Any] = {"capacity": most, "segment_rows": None} if resized else {}
         changes |= {} if chunk_rows is None else {"chunk_rows": chunk_rows}
-        like = NewStore.like(source)
-        with ReplayBuffer(store, mode="r") as buffer:
-            like = dataclasses.replace(like, arrays=buffer.copies.arrays())
+        like = dataclasses.replace(NewStore.like(source), arrays=source.arrays())
         made = like.changed(
             columns=renamed(_recoded(like.columns, codec or {}), names), derived=renamed(like.derived, names), **changes
         )

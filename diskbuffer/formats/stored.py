@@ -90,6 +90,10 @@ class StoreSource:
             chosen.update(paths)
         return {name: column for name, column in known.items() if name in chosen}
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays that were kept with the store."""
+        return self._reader.arrays()
+
     @property
     def contents(self) -> Contents:
         """What the store holds."""

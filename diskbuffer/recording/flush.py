@@ -63,8 +63,8 @@ class Flush:
                 self.sync()
         except OSError:  # a full disk, above all: a power loss does not undo this clear then
             retired = list(store.retired)
-            for some in (retired[:0], retired[:1]):  # a segment, if it must be, for the note to have a place
-                self._give_back(some)
+            for room in (0, 1):  # segments that go before the note, if it must be: for it to have a place
+                self._give_back(retired[:room])
                 with contextlib.suppress(OSError):
                     store.durability.note_gone(store.cleared)  # or what is given back would be missed
                     self._give_back(retired)

@@ -169,10 +169,12 @@ class StreamLog:
         index, times = self._index, [np.zeros((0, 2), np.int64) for _ in range(self._streams)]
         streams = np.flatnonzero(index.steps())
         for stream, last in zip(streams.tolist(), index.recent(streams, np.zeros_like(streams))[0][1], strict=True):
-            steps = last[None]
-            if capacity is not None and not self._each:
-                first, head = index.table[stream, [FLOOR, HEAD]].tolist()
-                steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)
+            if capacity is None or self._each:
+                time = int(index.values_at(stream, last[None], self._times_in)[0])
+                times[stream] = np.array([[time, 1]], np.int64)
+                continue
+            first, head = index.table[stream, [FLOOR, HEAD]].tolist()
+            steps = np.delete(np.arange(first, head), index.starts(stream)[1:] - 1 - first)
             times[stream] = self._times_of(stream, steps)
         near = int(times[streams[0]][-1, 0]) if len(streams) else 0  # all others are less than 2**31 ticks from it
         for runs in times:
@@ -199,11 +201,15 @@ class StreamLog:
         return np.concatenate(runs)
 
     def _times_in(self, slot: int) -> npt.NDArray[np.uint32]:
-        """View when the rows of a segment were added. They are not verified: one that is wrong changes what is evicted first."""
-        layout = self._store.layout
-        mapped = self._store.files.map(layout.data_file(CHECKSUM, slot), layout.flat_bytes(CHECKSUM), writable=False)
-        times: npt.NDArray[np.uint32] = mapped.array(np.uint32, (layout.segment_rows, *layout.schema[CHECKSUM].shape))[:, TIME]
-        return times
+        """View when the rows of a segment were added.
+
+        Those of one that is sealed are not verified: a time that is wrong changes what is evicted first, and nothing else.
+        """
+        store, layout = self._store, self._store.layout
+        if not store.verification.is_sealed(slot):
+            return np.asarray(store.values(CHECKSUM, slot)[:, TIME])
+        mapped = store.files.map(layout.data_file(CHECKSUM, slot), layout.flat_bytes(CHECKSUM), writable=False)
+        return np.asarray(mapped.array(np.uint32, (layout.segment_rows, *layout.schema[CHECKSUM].shape))[:, TIME])
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""

@@ -99,14 +99,19 @@ def _text(value: Any) -> str | None:
     return str(value)[:_MOST_TEXT] if value is not None else None
 
 
-def _wrappers(env: Any) -> Iterator[Any]:
-    """Yield an environment's wrappers, the innermost last."""
-    for _ in range(_MOST_WRAPPERS):
-        inner = env.__dict__.get("env") if hasattr(env, "__dict__") else None
-        if inner is None:
-            return
+def chain_of(env: Any, *names: str) -> Iterator[Any]:
+    """Yield an environment and what it wraps, the innermost last; `names` are of attributes that have what a wrapper wraps."""
+    for _ in range(_MOST_WRAPPERS + 1):
         yield env
-        env = inner
+        held = getattr(env, "__dict__", {})
+        env = next((held[name] for name in names if held.get(name) is not None), None)
+        if env is None:
+            return
+
+
+def _wrappers(env: Any) -> list[Any]:
+    """Return an environment's wrappers, the innermost last."""
+    return list(chain_of(env, "env"))[:-1]
 
 
 def stack_of(env: Any, observation_space: Any) -> tuple[int | None, str | None]:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.schema.environment import chain_of
 
 Place = tuple[str, Any, str]  # the name of a value, the object that has it, and the attribute
 _STATISTICS = ("mean", "var", "count")
 _DISCOUNTED = ("returns", "discounted_reward", "accumulated_reward")
-_MOST_WRAPPERS = 100
 
 
 def wrapper_arrays(env: Any) -> dict[str, npt.NDArray[Any]]:
@@ -79,14 +79,11 @@ def _places(env: Any) -> list[Place]:
 
 def _of_chain(above: str, env: Any) -> Iterator[Place]:
     """Yield the places of an environment and those that it wraps, the outermost first."""
-    for number in range(_MOST_WRAPPERS):
-        held = getattr(env, "__dict__", {})
-        yield from _of_wrapper(f"{above}{number}/{type(env).__name__}", env, held)
-        for k, each in enumerate(held["envs"] if isinstance(held.get("envs"), list | tuple) else ()):
-            yield from _of_chain(f"{above}{number}/envs/{k}/", each)
-        env = held.get("env", held.get("venv"))
-        if env is None:
-            return
+    for number, each in enumerate(chain_of(env, "env", "venv")):
+        held = getattr(each, "__dict__", {})
+        yield from _of_wrapper(f"{above}{number}/{type(each).__name__}", each, held)
+        for k, inner in enumerate(held["envs"] if isinstance(held.get("envs"), list | tuple) else ()):
+            yield from _of_chain(f"{above}{number}/envs/{k}/", inner)
 
 
 def _of_wrapper(name: str, wrapper: Any, held: Mapping[str, Any]) -> Iterator[Place]:

@@ -61,11 +61,10 @@ class Durability:
 
     def _note(self, **changes: Any) -> None:
         with self._noting:
-            note = dataclasses.replace(
-                self.state or State.nothing(self._description.layout), boot=self._files.boot_id(), **changes
-            )
-            note = dataclasses.replace(note, begins=tuple(np.maximum(note.begins, self._gone).tolist()))
-            self.state = note.note(self._files)
+            known = self.state or State.nothing(self._description.layout)
+            begins = np.maximum(changes.pop("begins", known.begins), self._gone)
+            changes |= {"boot": self._files.boot_id(), "begins": tuple(begins.tolist())}
+            self.state = dataclasses.replace(known, **changes).note(self._files)
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
@@ -86,7 +85,7 @@ class Durability:
         self.sync_names_of_derived()
         self.sync_table()
         self.refuse_to_write_elsewhere()
-        self._note(clean=False, synced=tuple(heads.tolist()), begins=tuple(begins.tolist()), tail=tail)
+        self._note(clean=False, synced=tuple(heads.tolist()), begins=begins, tail=tail)
         with contextlib.suppress(OSError):  # the next flush does it
             remove_others(self._files, tail)
 

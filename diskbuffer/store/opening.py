@@ -98,20 +98,18 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
         going_back.put_back_tail(store, visible, lost_power=True)
         going_back.go_back(store, visible)
         drop_lost(store)
-    elif last is LastShutdown.CLEAN:
+        store.durability.begin(store.heads(visible))
+        store.begin_session()
+        return last
+    if last is LastShutdown.CLEAN:
         going_back.put_back_tail(store, visible, lost_power=False)
     else:
         resume_writing.settle_newest(store, visible)
-    for path in store.layout.derived if last is not LastShutdown.CLEAN else ():
-        # Which the disk may not have, nor the table the checksums of.
-        slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
-        store.durability.written.update((path, slot) for slot in slots.tolist())
-    if last is LastShutdown.POWER_LOSS:
-        store.durability.begin(store.heads(visible))
-        store.begin_session()
-    else:
-        store.durability.begin(np.array(synced, np.int64))
-        store.keep_rows_of_readers()
+        for path in store.layout.derived:  # which the disk may not have, nor the table the checksums of
+            slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
+            store.durability.written.update((path, slot) for slot in slots.tolist())
+    store.durability.begin(np.array(synced, np.int64))
+    store.keep_rows_of_readers()
     return last
 
 

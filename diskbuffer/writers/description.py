@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from diskbuffer.errors import CorruptionError, FormatError, InputError, NotAStoreError, SchemaError
 from diskbuffer.schema.schema import Schema
 from diskbuffer.store.building import is_there
-from diskbuffer.store.format.layout import ATTRIBUTE, GROUP, MULTI_WRITER, Layout
+from diskbuffer.store.format.layout import ATTRIBUTE, GROUP, MULTI_WRITER, Layout, checksum_of_json
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 
@@ -103,7 +101,7 @@ class Description:
         """Return the group file."""
         writers = [dataclasses.astuple(entry) for entry in self.writers]
         content = {"format": FORMAT, "common": self.common.attributes(0), "writers": writers}
-        attributes = {MULTI_WRITER: content | {"checksum": _checksum(content)}}
+        attributes = {MULTI_WRITER: content | {"checksum": checksum_of_json(content)}}
         return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
 
     @classmethod
@@ -117,7 +115,7 @@ class Description:
             raise NotAStoreError(f"{where} has no stores of several writers that diskbuffer made; give another path") from None
         if not isinstance(version, int) or version > FORMAT:
             raise FormatError(f"{where}: a directory of several writers of format {version}; install a newer diskbuffer")
-        if checksum != _checksum(content):
+        if checksum != checksum_of_json(content):
             raise CorruptionError(f"{where}/{GROUP}: the description of the writers does not match its checksum; it is damaged")
         try:
             common, _ = Layout.from_group({"attributes": {ATTRIBUTE: content["common"]}}, where)
@@ -135,10 +133,6 @@ class Description:
         if until > common.streams or len({entry.name for entry in description.present}) < len(description.present):
             raise NotAStoreError(f"{where}/{GROUP} has writers that cannot be; it is damaged")
         return description
-
-
-def _checksum(content: dict[str, Any]) -> int:
-    return int(google_crc32c.value(json.dumps(content, sort_keys=True).encode()))
 
 
 def refuse_strange(common: Layout, layout: Layout, where: Path) -> None:

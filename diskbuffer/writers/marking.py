@@ -28,18 +28,17 @@ def make_mark(store: MultiWriterStore, name: str, kept: arrays.Arrays) -> None:
     files = store.all_files
     marks.clear_up(files, PATHS)
     with marks.building(files, name, PATHS) as building:
-        _copy(store, files, building, marks.next_number(files, PATHS))
-        arrays.write(building.below(SHARED), kept)
+        _copy(store, files, building, marks.next_number(files, PATHS), kept)
 
 
-def make_snapshot(store: MultiWriterStore, building: Files) -> None:
-    """Copy all stores, and the learner's columns, to another directory; this process must be the one that writes columns."""
-    _copy(store, store.all_files, building, 0)
+def make_snapshot(store: MultiWriterStore, building: Files, kept: arrays.Arrays) -> None:
+    """Copy all stores and the learner's columns to another directory; this process must be the one that writes columns."""
+    _copy(store, store.all_files, building, 0, kept)
     if building.exists(SEGMENTS):  # by which it was known to be ours; no directory of several writers has it
         building.remove_directory(SEGMENTS)
 
 
-def _copy(store: MultiWriterStore, files: Files, building: Files, number: int) -> None:
+def _copy(store: MultiWriterStore, files: Files, building: Files, number: int, kept: arrays.Arrays) -> None:
     description = read_description(files)
     for entry in description.present:
         if is_there(files.root / entry.name):  # else it was removed, or is only being made
@@ -50,6 +49,7 @@ def _copy(store: MultiWriterStore, files: Files, building: Files, number: int) -
     note = building.below(SHARED)
     note.make_directory(os.path.dirname(ORIGIN))
     Origin.new(number).note(note)
+    arrays.write(note, kept)
     building.sync_all([SHARED, "."])
 
 

@@ -88,7 +88,7 @@ def test_arrays_of_several_writers_marks(tmp_path: Path) -> None:
         ({1: 2}, "must be a mapping of names to arrays"),
         ({"a": object()}, r"arrays\['a'\] must be an array of numbers, found dtype object; nothing is pickled"),
         ({"a": "text"}, "must be an array of numbers"),
-        ({"a": [[1], [1, 2]]}, "is no array"),
+        ({"a": [[1], [1, 2]]}, r"arrays\['a'\]: expected an array or a tensor of numbers, found list"),
         ({"a": np.zeros(2**20 + 1)}, "at most 8,388,608 bytes together, found 8,388,616"),
     ],
 )

@@ -369,6 +369,13 @@ def test_the_first_step_after_a_power_loss_is_no_reset(tmp_path: Path) -> None:
         assert len(buffer) == 6
 
 
+def change_entry(store: Path, slot: int, change: Callable[[int], int]) -> None:
+    """Change what the segment table has for the length of a slot."""
+    words = np.memmap(store / "_segments" / "length" / "c.0.0", np.uint64, "r+")
+    words[slot] = change(int(words[slot]))
+    words.flush()
+
+
 @pytest.mark.parametrize("capacity", [None, 1000])
 @pytest.mark.parametrize("slot", [2, 4])
 def test_a_damaged_entry_of_what_was_flushed_is_told_and_repaired(slot: int, capacity: int | None, tmp_path: Path) -> None:
@@ -381,9 +388,7 @@ def test_a_damaged_entry_of_what_was_flushed_is_told_and_repaired(slot: int, cap
 
     lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
     store = tmp_path / "after" / "store"
-    lengths = np.memmap(store / "_segments" / "length" / "c.0.0", np.uint64, "r+")
-    lengths[slot] ^= 1 << 40  # a bit of its hash
-    lengths.flush()
+    change_entry(store, slot, lambda word: word ^ 1 << 40)  # a bit of its hash
     for mode in ("r", "a"):
         with boot(2), pytest.raises(db.CorruptionError, match="were on the disk, and the segment table does not have them"):
             opened(store, mode=mode)
@@ -407,11 +412,8 @@ def test_where_the_newest_segment_was_evicted_nothing_of_its_stream_is_left(tmp_
 
     lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
     store = tmp_path / "after" / "store"
-    table = store / "_segments"
-    slot = int(np.flatnonzero(np.fromfile(table / "first_row" / "c.0", np.int64) == 32)[0])
-    lengths = np.memmap(table / "length" / "c.0.0", np.uint64, "r+")
-    lengths[slot] = 0
-    lengths.flush()
+    slot = int(np.flatnonzero(np.fromfile(store / "_segments" / "first_row" / "c.0", np.int64) == 32)[0])
+    change_entry(store, slot, lambda _: 0)
     for mode in ("r", "a"):
         with boot(2), db.ReplayBuffer(store, mode=mode) as buffer:
             assert len(buffer) == 0
@@ -419,3 +421,27 @@ def test_where_the_newest_segment_was_evicted_nothing_of_its_stream_is_left(tmp_
         add_pictures(buffer, 30, 20)
         assert pictures_of(buffer) == list(range(30, 50))
         assert buffer.check(progress=False).ok
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_checksums_of_priorities_are_known_again(repaired: bool, tmp_path: Path) -> None:
+    def use(path: Path) -> db.ReplayBuffer:
+        buffer = opened(path)
+        extend(buffer, 0, 36)
+        sampler = db.Prioritized(seed=0)
+        sampler.update(buffer.sample(200, sampler)["steps"], np.ones(200))
+        buffer.flush()
+        return buffer
+
+    lose_power(tmp_path / "before", use, tmp_path / "after", "everything")
+    store = tmp_path / "after" / "store"
+    with boot(2):
+        if repaired:
+            db.check(store, repair=True, progress=False)
+        else:
+            opened(store).close()
+    with boot(2), opened(store, mode="r") as buffer:
+        table = buffer._store.table
+        noted = table.checksums("priority")[table.column("length") > 0]
+        assert len(noted) == 5
+        assert (noted > 1).all()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.format.layout import Layout, _checksum
+from diskbuffer.store.format.layout import Layout, checksum_of_json
 from diskbuffer.store.system.files import Files
 from tests.support.experience import Experience, Feeder
 from tests.support.specimens import copy_while_open
@@ -123,7 +123,7 @@ def described(path: Path, change: Callable[[dict[str, object]], None]) -> None:
     attributes = metadata["attributes"]["diskbuffer"]
     del attributes["checksum"]
     change(attributes)
-    attributes["checksum"] = _checksum(attributes)
+    attributes["checksum"] = checksum_of_json(attributes)
     for name in ("zarr.json", "_segments/length/group.json"):
         (path / name).write_text(json.dumps(metadata))
 

@@ -20,7 +20,7 @@ import zarr
 import diskbuffer as db
 from diskbuffer.commands.check import check
 from diskbuffer.commands.info import info
-from diskbuffer.store.format.layout import MULTI_WRITER
+from diskbuffer.store.format.layout import MULTI_WRITER, checksum_of_json
 from diskbuffer.store.system.files import Files
 from diskbuffer.writers import description
 from tests.writers.test_multi_writer import Writer
@@ -209,7 +209,7 @@ def test_a_newer_format_is_refused(writers: list[Writer], which: str) -> None:
     metadata = json.loads(group.read_text())
     found = metadata["attributes"][MULTI_WRITER]
     (found if which == "directory" else found["common"])["format"] = 99
-    found["checksum"] = description._checksum({name: value for name, value in found.items() if name != "checksum"})
+    found["checksum"] = checksum_of_json({name: value for name, value in found.items() if name != "checksum"})
     group.write_text(json.dumps(metadata))
     with pytest.raises(db.errors.FormatError, match=r"format 99.*newer diskbuffer"):
         db.ReplayBuffer(writers[0].root, mode="r")

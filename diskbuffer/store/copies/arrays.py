@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.arguments.inputs import as_array
 from diskbuffer.errors import CorruptionError, InputError
-from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.format.layout import SEGMENTS, checksum_of_json
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
 
@@ -34,10 +34,7 @@ def checked(arrays: Any) -> dict[str, npt.NDArray[Any]]:
         raise InputError(f"arrays must be a mapping of names to arrays, found {type(arrays).__name__}")
     found = dict[str, npt.NDArray[Any]]()
     for name, value in arrays.items():
-        try:
-            array = np.array(value)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"arrays[{name!r}] is no array: {error}") from None
+        array = as_array(f"arrays[{name!r}]", value)
         if array.dtype.kind not in "biufc":
             raise InputError(f"arrays[{name!r}] must be an array of numbers, found dtype {array.dtype}; nothing is pickled")
         found[name] = array.astype(array.dtype.newbyteorder("<"))
@@ -55,7 +52,7 @@ def write(files: Files, arrays: Arrays) -> None:
     described = {
         name: [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode()] for name, array in arrays.items()
     }
-    files.replace_contents(FILE, json.dumps({"arrays": described, "checksum": _checksum(described)}).encode())
+    files.replace_contents(FILE, json.dumps({"arrays": described, "checksum": checksum_of_json(described)}).encode())
 
 
 def read(files: Files) -> dict[str, npt.NDArray[Any]]:
@@ -63,7 +60,7 @@ def read(files: Files) -> dict[str, npt.NDArray[Any]]:
     try:
         data = read_json(files, FILE)
         described = data["arrays"]
-        if data["checksum"] == _checksum(described):
+        if data["checksum"] == checksum_of_json(described):
             return {name: _array(*each) for name, each in described.items()}
     except FileNotFoundError:
         return {}
@@ -79,7 +76,3 @@ def _array(dtype: str, shape: list[int], data: str) -> npt.NDArray[Any]:
     if not _DTYPE.fullmatch(dtype) or min(shape, default=1) < 0 or math.prod(shape) * np.dtype(dtype).itemsize != len(values):
         raise ValueError(dtype)
     return np.frombuffer(values, dtype).reshape(shape).copy()
-
-
-def _checksum(described: Any) -> int:
-    return int(google_crc32c.value(json.dumps(described, sort_keys=True).encode()))

@@ -172,7 +172,7 @@ class Layout:
         optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed)}
         optional |= {"environment": self.environment, "metadata": self.metadata}
         attributes |= {name: value for name, value in optional.items() if value or value == {}}
-        return attributes | {"checksum": _checksum(attributes)}
+        return attributes | {"checksum": checksum_of_json(attributes)}
 
     @classmethod
     def from_group(cls, metadata: Any, where: str) -> tuple[Layout, int]:
@@ -187,7 +187,7 @@ class Layout:
             advice = "the version that wrote it can export it" if older else "install a newer diskbuffer"
             raise FormatError(f"{where} is of format {version}, and this diskbuffer reads format {FORMAT}; {advice}")
         try:
-            expected = _checksum({name: value for name, value in attributes.items() if name != "checksum"})
+            expected = checksum_of_json({name: value for name, value in attributes.items() if name != "checksum"})
         except RecursionError:
             raise NotAStoreError(f"{where}/zarr.json is nested too deeply to be a store's; damaged, or made up") from None
         if attributes.get("checksum") != expected:
@@ -262,5 +262,6 @@ def _what_else(metadata: Any) -> str:
     return "a Zarr hierarchy, but not one that diskbuffer made; give another path"
 
 
-def _checksum(attributes: Mapping[str, Any]) -> int:
-    return int(google_crc32c.value(json.dumps(attributes, sort_keys=True).encode()))
+def checksum_of_json(value: Any) -> int:
+    """Return the CRC32C of what JSON holds, its names in order."""
+    return int(google_crc32c.value(json.dumps(value, sort_keys=True).encode()))

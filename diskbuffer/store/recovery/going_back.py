@@ -72,13 +72,15 @@ def _keep_derived(store: Store, path: str, slot: int) -> None:
     if size != store.layout.flat_bytes(path):
         store.files.remove(store.layout.data_file(path, slot))
         store.table.set_checksum(path, slot, NEVER)
-    elif expected != UNCHECKED:
+        return
+    if expected != UNCHECKED:
         try:
             store.verification.verify_file(path, slot)
         except CorruptionError:
             expected = NEVER
-        if expected == NEVER:
-            store.table.set_checksum(path, slot, UNCHECKED)
+    if expected in (NEVER, UNCHECKED):
+        store.table.set_checksum(path, slot, UNCHECKED)
+        store.durability.written.add((path, slot))  # the next close notes what it is
 
 
 # Rows that the last flush copied of the tail come from there, whatever the shards, and the tail, have of them by now.

@@ -108,7 +108,8 @@ def _of_last_flush(
     for number in sorted(strange - segments.keys()) if not damaged else ():
         if min(segments, default=last) < number <= last:
             raise _missing(store, f"{number * rows} to {min(head, number * rows + rows - 1)}", stream)
-    slots, lengths = _run(store, segments, max(segments, default=-1) if damaged else last)
+    newest = max(segments, default=-1) if damaged else last
+    slots, lengths = _run(store, segments, newest)
     if len(lengths) and lengths[-1] <= head % rows and not damaged:
         slots, lengths = slots[:0], lengths[:0]
     if not stays(store, stream):
@@ -117,8 +118,8 @@ def _of_last_flush(
         slots, lengths = slots[oldest:], lengths[oldest:]
     elif not damaged and len(slots) <= last:
         raise _missing(store, f"0 to {(last - len(slots) + 1) * rows - 1}" if len(slots) else f"up to {head}", stream)
-    if last in segments and len(slots) and slots[-1] == segments[last][0]:
-        lengths[-1] = min(lengths[-1], head % rows + 1)
+    if newest == last:
+        lengths[-1:] = np.minimum(lengths[-1:], head % rows + 1)
     return slots, lengths
 
 
