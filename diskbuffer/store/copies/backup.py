@@ -17,11 +17,13 @@ from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.runtime.signals import look
 from diskbuffer.store import directory
 from diskbuffer.store.format import zarr_metadata
+from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.cleared import CLEARED_FILE, contents_of
+from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.segments.table import NEVER, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.tail_copy import StoredTail
@@ -94,6 +96,8 @@ class _Backup:
         for some in held:
             for segment in some:
                 self._take(table, segment)
+            if some:
+                self._put_back_newest(table, some[-1])
         directory.mend(files, layout, self._slots)
         self._note()
 
@@ -197,6 +201,27 @@ class _Backup:
             self._files.pwrite(fd, index, begin)
         finally:
             self._files.close(fd)
+
+    def _put_back_newest(self, table: SegmentTable, held: _HeldSegment) -> None:
+        """Put the chunk of a stream's newest row, which only the tail is to have, there from the shard.
+
+        Where the shard has it, the writer has gone on, and may have used its places in the tail again before that was copied.
+        """
+        layout, last = self._layout, held.rows - 1
+        stream, first = (int(table.get(name, held.slot)) for name in ("stream", "first_row"))
+        for path in layout.packed:
+            mapped = self._files.map(layout.data_file(path, held.slot), -1, writable=False)
+            entries, rows = index_of(mapped, layout.chunks(path)), layout.chunk_rows(path)
+            chunk, column = last // rows, layout.schema[path]
+            if (entries[chunk] == EMPTY).any():
+                continue
+            raw = np.empty((rows, column.row_bytes), np.uint8)
+            if decode_entry(mapped, entries, chunk, column, raw.reshape(-1)):
+                raise EvictedError(f"{self._source.root}: a chunk was packed while the store was copied")
+            size = layout.tail_rows * column.row_bytes
+            tail = self._files.map(directory.tail_file(layout, path), layout.streams * size, writable=True)
+            ring = tail.array(np.uint8, (layout.streams, layout.tail_rows, column.row_bytes))[stream]
+            ring[(first + np.arange(chunk * rows, last + 1)) % layout.tail_rows] = raw[: last + 1 - chunk * rows]
 
     def _refuse_changes(self) -> None:
         """Raise an EvictedError where steps or columns were taken away since this began, of which some may be in the copy."""
