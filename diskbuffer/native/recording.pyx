@@ -86,7 +86,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         int64_t steps, environments, first_stream
         const uint8_t* declared
         Verdict decide() except +
-        void commit(int64_t until) except +
+        void commit(int64_t until, cbool all_or_none) except +
         cbool has_rows_to_come(int64_t environment)
         cbool is_committed()
         int64_t cut_off(const int64_t* streams, int64_t n)
@@ -408,16 +408,16 @@ cdef class BlockRecorder:
         self.problem = <int64_t>verdict.problem, verdict.column, verdict.step, verdict.environment, verdict.after
         return False
 
-    def commit(self, int64_t until):
-        """Commit the steps before `until` that there is room for; return whether nothing of the block is left."""
+    cpdef cbool commit(self, int64_t until, cbool all_or_none=False) except? False:
+        """Commit the steps before `until` that there is room for, or all or none; return whether nothing of the block is left."""
         cdef Recorder* recorder = self.recorder.get()
         if not recorder.done <= until <= recorder.steps:
             raise ValueError(f"expected {recorder.done} to {recorder.steps}, found {until}")
         if recorder.steps * recorder.environments * self.step_bytes < LARGE:
-            recorder.commit(until)
+            recorder.commit(until, all_or_none)
         else:
             with nogil:
-                recorder.commit(until)
+                recorder.commit(until, all_or_none)
         return recorder.is_committed()
 
     def coming(self):
@@ -432,7 +432,7 @@ cdef class BlockRecorder:
         return stream
 
     def add(self, tuple values, declared, int64_t most):
-        """Find and decide a block, and commit so many steps of it.
+        """Find and decide a block, and commit so many steps of it, where there is room for them, so that a Ctrl-C comes after all.
 
         Returns what `finish` does; `NEEDS_ROOM` where steps are left, for which `commit` is due again, with room for them;
         `HAS_PROBLEM`, which `problem` tells; `MISFIT` less what `_find` returns.
@@ -443,7 +443,7 @@ cdef class BlockRecorder:
             return MISFIT - misfit
         if not self._decide(declared):
             return HAS_PROBLEM
-        return self.finish() if self.commit(min(most, recorder.steps)) else NEEDS_ROOM
+        return self.finish() if self.commit(min(most, recorder.steps), True) else NEEDS_ROOM
 
     def finish(self):
         """Return four times the number of steps that were recorded since this was called last, and what there is to note.

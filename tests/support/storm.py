@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 import signal
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 from diskbuffer.runtime import signals
@@ -28,8 +31,18 @@ class Storm:
             signal.raise_signal(signal.SIGINT)
 
 
+@cache
+def _begin_blocks(code: CodeType) -> frozenset[int]:
+    """Return the places of instructions that come right after a call of `__enter__`."""
+    instructions = list(dis.get_instructions(code))
+    return frozenset(after.offset for one, after in itertools.pairwise(instructions) if one.opname == "BEFORE_WITH")
+
+
 class Strike:
-    """Send a signal at one instruction of a file's code, by default the guard's, and count them."""
+    """Send a signal at one instruction of a file's code, by default the guard's, and count them.
+
+    The interpreter looks for no signals between a call of `__enter__` and its block, so there none is sent.
+    """
 
     def __init__(self, at: int, number: int, file: str = signals.__file__) -> None:
         self.at, self.number, self.file, self.instructions = at, number, file, 0
@@ -38,7 +51,7 @@ class Strike:
         if frame.f_code.co_filename != self.file:
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "opcode" and frame.f_lasti not in _begin_blocks(frame.f_code):
             self.instructions += 1
             if self.instructions == self.at:
                 signal.raise_signal(self.number)

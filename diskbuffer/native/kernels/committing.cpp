@@ -41,9 +41,10 @@ uint8_t* BlockRecorder::row(int64_t c, int64_t stream, int64_t position) const {
     return places.of_segment[position >= target_.begins[stream]] + position * column.row_bytes;
 }
 
-void BlockRecorder::commit(int64_t until) {
+void BlockRecorder::commit(int64_t until, bool all_or_none) {
     int64_t together = until;
     for (int64_t e = 0; e < environments; e++) together = std::min(together, reach(e, together));
+    if (all_or_none && together < until) return;
     for (int64_t e = 0; e < environments; e++) commit_environment(e, together);
     target_.retention->tick(together - done);
     done = together;

@@ -124,8 +124,9 @@ class BlockRecorder {
 
     // Decide what each step is. Nothing is written, whatever is found.
     Verdict decide();
-    // Commit the steps before `until`, of all environments, as far as there is room in every one; `done` tells how far that was.
-    void commit(int64_t until);
+    // Commit the steps before `until`, of all environments, as far as there is room in every one; `done` tells how far that was. With
+    // `all_or_none`, none where there is no room for all.
+    void commit(int64_t until, bool all_or_none);
     // Return whether the next step of an environment, or what is left of the block, has rows.
     bool has_rows_to_come(int64_t environment) const;
     // Return whether there is nothing left to commit.
