@@ -159,6 +159,8 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
     stored, usage, recorded = reader.info, reader.usage(), int(reader.counts()[0].sum())
     if recorded == 0:
         raise InputError(f"{path} has no steps yet, whose size would tell")
+    oldest, newest = reader.rows()
+    rows_a_step = int((newest + 1 - oldest).sum()) / recorded
     capacity = capacity or stored.capacity
     steps = steps or capacity or recorded
     with tempfile.TemporaryDirectory() as temporary:  # an empty one has what does not grow
@@ -174,8 +176,8 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
             ratio = max(0.0, rows - live) / sealed if sealed else min(1.0, rows / live)
         packing[name] = Packing(ratio, min(1.0, _LOOSELY * ratio))
     room = shutil.disk_usage(path).free + usage.disk_bytes - usage.marks
-    forecast = _forecast(info, fixed, packing, usage.rows / recorded, steps, room)
-    files = info.n_envs * math.ceil(forecast.kept * usage.rows / recorded / info.n_envs / info.segment_rows)
+    forecast = _forecast(info, fixed, packing, rows_a_step, steps, room)
+    files = info.n_envs * math.ceil(forecast.kept * rows_a_step / info.n_envs / info.segment_rows)
     later = {name: files * info.segment_rows * stored.columns[name].row_bytes for name in stored.derived}  # for all steps
     disk = forecast.disk + sum(later.values())
     return dataclasses.replace(forecast, tried=recorded, disk=disk, columns=forecast.columns | later)
@@ -184,11 +186,11 @@ def plan_store(path: str | os.PathLike[str], *, capacity: int | None = None, ste
 def _forecast(
     info: StoreInfo, fixed: StoreUsage, packing: Mapping[str, Packing], rows_a_step: float, steps: int, room: int
 ) -> Plan:
-    """Forecast what so many steps take: an old segment goes once all of it is older than the capacity, so half of one is more."""
+    """Forecast what is there after so many steps: an old segment goes once all of it is older than the capacity."""
     size, kept = info.segment_rows, min(steps, info.capacity or steps)
-    each = kept * rows_a_step / info.n_envs
-    complete, unfinished = divmod(each, size) if kept == steps else (each / size, size / 2)
-    open_files = 1.5 if kept < steps else (unfinished > 0) + (unfinished >= size / 2)  # the next one is made ahead
+    complete, unfinished = divmod(steps * rows_a_step / info.n_envs, size)
+    complete -= (steps - kept) * rows_a_step / info.n_envs // size
+    open_files = (unfinished > 0) + (unfinished >= size / 2)  # the next one is made ahead
     columns = {}
     for path, column in info.columns.items():
         if path in packing:

@@ -127,8 +127,8 @@ def test_what_was_written_later_is_forecast_for_all_steps(tmp_path: Path) -> Non
 @pytest.mark.nightly
 def test_more_steps_than_are_kept_take_no_more(tmp_path: Path) -> None:
     fill(tmp_path / "store", 6000, 1, VECTORS, capacity=20_000)
-    few, full, twice, ten = (plan_store(tmp_path / "store", steps=n).disk for n in (10_000, 20_000, 40_000, 200_000))
-    assert few < full < twice == ten < 1.3 * full
+    sizes = [plan_store(tmp_path / "store", steps=n).disk for n in range(20_000, 2_000_000, 60_000)]
+    assert max(sizes) < 2.1 * min(sizes)  # what is kept lies in one segment, or in two
     assert plan_store(tmp_path / "store").kept == 20_000
     assert plan_store(tmp_path / "store", capacity=40_000).steps == 40_000
 
