@@ -228,7 +228,8 @@ class Judgement:
         if must is None:
             must = Promise.none(self._streams)
         least, most = must.versions[stream, at], may.versions[stream, at]
-        least = np.where(at < may.low[stream], 0, least)  # evicted, and back, perhaps without this column's file
+        back = at < may.low[stream]  # evicted, and back, perhaps without this column's file; and `map` may have written to it
+        least, most = np.where(back, 0, least), np.where(back, 64, most)
         if VALUE in columns:
             values = columns[VALUE]
             version = (values.astype(np.int64) // 8) % 64

@@ -230,7 +230,7 @@ def test_the_page_and_forecasts(line: str, tmp_path: Path) -> None:
     if arguments[0] == "view" and arguments[1] != "runs/breakout":
         (robot if "robot" in arguments[1] else atari)(tmp_path / arguments[1])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
-    command = [sys.executable, "-m", "diskbuffer", *arguments, *(("--seconds", "5") if arguments[0] == "plan" else ())]
+    command = [sys.executable, "-m", "diskbuffer", *arguments, *(("--seconds", "20") if arguments[0] == "plan" else ())]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         if arguments[0] == "view":

@@ -82,7 +82,8 @@ void gather_until_done(World& world, Crew& crew, unsigned seed, std::atomic<int6
     std::vector<uint8_t> frames(SAMPLES * WINDOW * ROW_BYTES), scratch(2 * CHUNK_BYTES);
     std::vector<int64_t> numbers(SAMPLES * WINDOW);
     std::vector<int64_t> streams(SAMPLES), positions(SAMPLES), starts(SAMPLES), lasts(SAMPLES);
-    const int64_t start = 0, slot = 0;
+    int64_t start = 0;
+    const int64_t slot = 0;
     const Source mapped[2] = {{reinterpret_cast<uintptr_t>(world.flat.data()), ROWS * 8}, world.shard_source()};
     Target targets[2]{};
     for (int t = 0; t < 2; t++) targets[t].column = t, targets[t].rows = WINDOW, targets[t].checksums = -1, targets[t].lanes = 1;
@@ -93,7 +94,7 @@ void gather_until_done(World& world, Crew& crew, unsigned seed, std::atomic<int6
     while (rows < ROWS) {
         rows = world.rows.load(std::memory_order_acquire);
         if (rows == 0) continue;
-        const Stream stream{rows - 1, 0, 0, 0, 1, &start, 1, &slot, 0, nullptr, 0, 0};
+        const Stream stream{rows - 1, 0, 0, 0, 1, &start, 1, &slot, 0, nullptr, 0, 0, 0};
         for (int i = 0; i < SAMPLES; i++) {
             const int64_t back = random() % 2 ? random() % rows : random() % std::min<int64_t>(rows, TAIL_ROWS);
             streams[i] = 0, positions[i] = rows - 1 - back, starts[i] = 0, lasts[i] = rows - 1;

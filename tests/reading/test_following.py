@@ -250,8 +250,8 @@ class World:
         """Have readers refresh within the writer's calls, after rows came to count, or were evicted."""
         real = SegmentTable.set_length
 
-        def set_length(table: SegmentTable, slot: int, rows: int) -> None:
-            real(table, slot, rows)
+        def set_length(table: SegmentTable, slot: int, rows: int, **options: Any) -> None:
+            real(table, slot, rows, **options)
             if self.writer is not None and table is self.writer._store.table and self.rng.random() < 0.4:
                 for reader in self.readers:
                     reader.refresh()

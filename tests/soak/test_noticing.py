@@ -20,7 +20,7 @@ def workload(name: str, calls: int) -> Workload:
 @pytest.fixture(scope="module")
 def recording() -> Recorded:
     with scratch() as base:
-        return record(workload("add", 14), 0, base)
+        return record(workload("add", 14), 1, base)
 
 
 @pytest.mark.parametrize("name", [*CHECKSUMS, *ORDERS])

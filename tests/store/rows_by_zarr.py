@@ -34,15 +34,19 @@ class Rows:
         self._root, self._read = root, read
         self._length = read(root, "_segments/length")[:, 0]  # first: it is written last
         self._stream, self._first = read(root, "_segments/stream"), read(root, "_segments/first_row")
+        cleared = read(root, "_segments/cleared")
+        self._begins = np.maximum(cleared[int(cleared[2, 0]) >> 32 & 1], cleared[3])  # as docs/format-1.md says
         self.attributes = json.loads((root / "zarr.json").read_bytes())["attributes"]["diskbuffer"]
         self.segment_rows = int(self.attributes["segment_rows"])
 
     def positions(self, stream: int) -> Array:
-        """Positions of the rows that are there, ascending."""
+        """Positions of the rows that are there and count, ascending."""
         slots = self._slots(stream)
         first, length = self._first[slots], self._length[slots]
         found = [np.arange(begin, begin + n) for begin, n in zip(first, length, strict=True)]
-        return np.concatenate([np.empty(0, np.int64), *found])
+        there: Array = np.concatenate([np.empty(0, np.int64), *found])
+        visible: Array = there[there >= self._begins[stream]]
+        return visible
 
     def _slots(self, stream: int) -> Array:
         slots = np.flatnonzero((self._length > 0) & (self._stream == stream))
