@@ -19,6 +19,7 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer.columns.column_statistics import ColumnStatistics
     from diskbuffer.mixture import Mixture
     from diskbuffer.opening.checking import check
     from diskbuffer.opening.closed_marks import marks, remove_mark
@@ -29,6 +30,7 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "Column",
+    "ColumnStatistics",
     "CorruptionError",
     "DiskBufferError",
     "Greyscale",
@@ -62,6 +64,7 @@ _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform", "Window
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= {"check": "diskbuffer.opening.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.opening.closed_marks")
+_LATER |= {"ColumnStatistics": "diskbuffer.columns.column_statistics"}
 _LATER |= {"remove_writer": "diskbuffer.writers.removing"}
 _LATER |= dict.fromkeys(("restore_wrapper_arrays", "wrapper_arrays"), "diskbuffer.schema.wrappers")
 

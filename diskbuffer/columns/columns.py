@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from diskbuffer.arguments.inputs import step_ids
 from diskbuffer.arguments.integers import integer, shown
+from diskbuffer.columns.column_statistics import QUANTILES, ColumnStatistics
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
+from diskbuffer.columns.statistics import StatisticsOfColumn
 from diskbuffer.errors import InputError, LookupInputError
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Listed, Pass, Slicing
@@ -84,6 +89,57 @@ class Columns(OfBuffer, Mapping[str, Column]):
         if obs is None:
             raise InputError("obs: expected observations, found None")
         return Pictures(self._schema).transformed(obs)
+
+    def statistics(self, path: str, quantiles: Sequence[float] = QUANTILES) -> ColumnStatistics:
+        """Return mean, deviation, extremes and quantiles of a column, of all that is there now.
+
+        Observations count with the final ones of episodes. The first call reads the whole column once, in bounded memory. The
+        statistics of blocks of rows are kept, where this process writes to the store also there, so that a later call reads what
+        came since, and the ends of what is there. A column that was written later is read whole each time.
+
+        Parameters
+        ----------
+        path : str
+            A recorded column, or one that was written later; of integers, floats or booleans.
+        quantiles : sequence of float
+            From 0 to 1; each is right to 1 % of the range.
+
+        Returns
+        -------
+        ColumnStatistics
+            A number for each element of a vector, for each channel of a picture, for each place on the last axis of other arrays;
+            one for numbers, for grey pictures, and for what has more than 4,096.
+
+        Raises
+        ------
+        InputError
+            There is no such column, its numbers are complex, or a quantile is none.
+        CorruptionError
+            Rows are damaged.
+
+        Examples
+        --------
+        >>> import diskbuffer as db, numpy as np, tempfile
+        >>> columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+        >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", columns=columns) as buffer:
+        ...     obs = np.arange(202).reshape(101, 2)
+        ...     _ = buffer.extend(obs=obs, action=np.zeros(100, int), reward=np.ones(100))
+        ...     found = buffer.columns.statistics("obs")
+        ...     batch = buffer.sample(4, transform=lambda batch: batch | {"obs": found.standardize(batch["obs"])})
+        >>> found.mean.tolist(), found.max.tolist()
+        ([100.0, 101.0], [200.0, 201.0])
+        """
+        column = self[path]
+        if column.np_dtype.kind not in "buif":
+            raise InputError(f"column {path!r} must have numbers that have an order, found {column}")
+        some = tuple(quantiles)
+        if not all(isinstance(q, int | float | np.number) and 0 <= q <= 1 for q in some):
+            raise InputError(f"quantiles must be numbers from 0 to 1, found {shown(quantiles)}")
+        self._access.check_open()
+        known, process = self._derived.statistics, os.getpid()  # a fork may never get a lock that was held
+        if (process, path) not in known or path in self.derived:
+            known[process, path] = StatisticsOfColumn(self._derived, path)
+        return known[process, path].compute(some)
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write a column's values of some steps; the column is made if it is not there, zeros elsewhere.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema.schema import TAG, Column
 from diskbuffer.store.format.checksums import replace_rows
 from diskbuffer.store.store import Store
+
+if TYPE_CHECKING:
+    from diskbuffer.columns.statistics import StatisticsOfColumn
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -83,6 +86,7 @@ class DerivedColumns:
         self._reader = self.reader = reader
         self._kept: weakref.WeakValueDictionary[str, ColumnSegments] = weakref.WeakValueDictionary()
         self._in_use: Counter[str] = Counter()  # by passes that are under way
+        self.statistics: dict[tuple[int, str], StatisticsOfColumn] = {}  # by process and column
 
     def check(self, name: str) -> None:
         """Refuse to write to a column that was recorded."""

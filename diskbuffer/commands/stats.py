@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import diskbuffer as db
 from diskbuffer.commands.arguments import AnyStore, Json, Whole
 from diskbuffer.commands.output import WELL, WRONG, show, show_json, show_lines, table, telling_damage
 from diskbuffer.inspect.statistics import MOST_ROWS, statistics
@@ -20,7 +21,7 @@ _SHOWN = 8  # different values that are counted one by one in the table
 
 
 @telling_damage
-def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: Json = False) -> int:
+def stats(path: AnyStore, /, *, column: str | None = None, rows: Whole = MOST_ROWS, seed: Whole = 0, json: Json = False) -> int:
     """Show the distributions of rewards, lengths, returns, actions and values, and what looks wrong with them.
 
     Finds constant, duplicate and black frames, NaN and infinite values, episodes without an end, actions and columns that never
@@ -29,11 +30,17 @@ def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: 
 
     Parameters
     ----------
+    column
+        Show exact statistics of this column instead, from all of its rows: of each number of a vector, or channel of a picture.
     rows
         How many rows to look at, at most.
     seed
         For which rows are looked at.
     """
+    if column is not None:
+        with db.ReplayBuffer(path, mode="r") as buffer:
+            _show_column(buffer.columns.statistics(column), json=json)
+        return WELL
     reader = Reader(path)
     report = statistics(reader, most_rows=integer("rows", rows), seed=seed)
     if json:
@@ -41,6 +48,17 @@ def stats(path: AnyStore, /, *, rows: Whole = MOST_ROWS, seed: Whole = 0, json: 
     else:
         _show(reader, report)
     return WRONG if any(finding["kind"] == "damaged" for finding in report["findings"]) else WELL
+
+
+def _show_column(found: db.ColumnStatistics, *, json: bool) -> None:
+    figures = {name: getattr(found, name) for name in ("count", "mean", "std", "min", "max")}
+    figures |= {f"{100 * q:g} %": values for q, values in found.quantiles.items()}
+    if json:
+        show_json({name: values.tolist() for name, values in figures.items()})
+    else:
+        places = ["[]"] if not found.count.shape else [f"[{place}]" for place in range(len(found.count))]
+        rows = zip(*(map(number, values.reshape(-1).tolist()) for values in figures.values()), strict=True)
+        show(table(("", *figures), [(place, *row) for place, row in zip(places, rows, strict=True)], left=("",)))
 
 
 def _show(reader: Reader, report: dict[str, Any]) -> None:

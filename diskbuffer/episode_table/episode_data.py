@@ -94,6 +94,8 @@ class Contents:
         What an episode's first stack is filled up with, as `ReplayBuffer` takes it.
     tags : bool
         Whether episodes have tags.
+    arrays : mapping of str to array
+        What else belongs to all of them, as `Copies.arrays` has it.
     """
 
     columns: Mapping[str, Column]
@@ -107,6 +109,7 @@ class Contents:
     frame_stack: int = 1
     padding: str = "first"
     tags: bool = False
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 class Source(Protocol):

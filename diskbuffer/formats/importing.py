@@ -122,6 +122,7 @@ def import_(
                     autoreset="disabled",
                     environment=contents.environment,
                     metadata=contents.metadata,
+                    arrays=contents.arrays,
                 ) as appender,
                 progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.inspect.pictures import picture_kind
-from diskbuffer.plugin import CUT_OFF, RUNNING, TAG, counted, is_observation
+from diskbuffer.plugin import CUT_OFF, RUNNING, TAG, counted, is_observation, picture_kind
 
 Array = npt.NDArray[Any]
 

@@ -14,6 +14,7 @@ cdef extern from "blocks.hpp" namespace "diskbuffer" nogil:
 
     void scatter_ "diskbuffer::scatter"(const uint8_t* rows, int64_t row_bytes, uint8_t** targets, int64_t n)
     truth is_unchanged(const Watched& watched)
+    void count_bytes_ "diskbuffer::count_bytes"(const uint8_t* bytes, int64_t outer, int64_t places, int64_t inner, int64_t* counts)
 
 
 def scatter(uintptr_t rows, int64_t row_bytes, targets):
@@ -22,6 +23,17 @@ def scatter(uintptr_t rows, int64_t row_bytes, targets):
     cdef int64_t n = length(targets)
     with nogil:
         scatter_(<const uint8_t*>rows, row_bytes, addresses, n)
+
+
+def count_bytes(const uint8_t[::1] bytes, int64_t places, int64_t inner, counts):
+    """Add to `counts`, (places * 256,) int64, how often there is each value in each place; a place has `inner` bytes at a time."""
+    cdef int64_t outer = len(bytes) // (places * inner)
+    cdef int64_t* out = int64s(counts)
+    if outer * places * inner != len(bytes) or length(counts) != 256 * places:
+        raise ValueError(f"expected times {places} places of {inner} bytes, and {256 * places} counts")
+    if outer:
+        with nogil:
+            count_bytes_(&bytes[0], outer, places, inner, out)
 
 
 def note_changes(watched, groups, changed):

@@ -28,6 +28,7 @@ from diskbuffer.schema.environment import describe as describe_spaces
 from diskbuffer.schema.environment import is_sane
 from diskbuffer.schema.environment import numbers as as_numbers
 from diskbuffer.schema.nested import flatten, leaves, one_of, put, put_argument, value_at
+from diskbuffer.schema.pictures import PictureKind, picture_kind
 from diskbuffer.schema.schema import (
     BUILT_IN,
     FLAGS,
@@ -75,6 +76,7 @@ __all__ = [
     "EpisodeTable",
     "Format",
     "Picture",
+    "PictureKind",
     "Reader",
     "Rows",
     "Schema",
@@ -108,6 +110,7 @@ __all__ = [
     "leaves",
     "local_path",
     "one_of",
+    "picture_kind",
     "power",
     "printable",
     "priorities_of",

@@ -18,8 +18,8 @@ from PIL import Image
 
 import diskbuffer as db
 from diskbuffer.inspect import pictures
-from diskbuffer.inspect.pictures.frames import PictureKind
 from diskbuffer.inspect.pictures.images import enlarged
+from diskbuffer.plugin import PictureKind, picture_kind
 from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ def plainly(frame: Array) -> Array:
     ],
 )
 def test_pictures_are_told_from_other_columns(shape: tuple[int, ...], dtype: str, expected: tuple[Any, ...] | None) -> None:
-    found = pictures.picture_kind(shape, dtype)
+    found = picture_kind(shape, dtype)
     assert found == (None if expected is None else PictureKind(*expected))
     frames = np.zeros((2, *shape), dtype)
     if found is None:
@@ -274,9 +274,9 @@ def test_nothing_large_is_imported_before_something_is_drawn() -> None:
 import sys
 import numpy as np
 from diskbuffer.inspect import pictures
-from diskbuffer.inspect.pictures.frames import PictureKind
+from diskbuffer.plugin import PictureKind, picture_kind
 from diskbuffer.inspect.pictures.images import enlarged
-assert pictures.picture_kind((84, 84), "uint8")
+assert picture_kind((84, 84), "uint8")
 heavy = {"torch", "numba", "PIL", "av", "matplotlib", "pandas", "xarray", "zarr"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 pictures.film_strip(np.zeros((3, 20, 20), np.uint8), ["", "", ""])

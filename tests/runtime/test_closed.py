@@ -58,6 +58,7 @@ READING: Calls = {
     "at": lambda parts: parts.buffer.at(parts.names),
     "batches": lambda parts: list(parts.buffer.batches(7)),
     "check": lambda parts: parts.buffer.check(progress=False),
+    "columns.statistics": lambda parts: parts.columns.statistics("reward"),
     "copies.arrays": lambda parts: parts.copies.arrays("kept"),
     "counts": lambda parts: parts.buffer.counts(),
     "draw": lambda parts: parts.buffer.draw(4),

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column
-from diskbuffer.inspect.pictures.frames import picture_kind
-from diskbuffer.plugin import is_observation
+from diskbuffer.plugin import is_observation, picture_kind
 
 UInt8 = npt.NDArray[np.uint8]
 MOST_PIXELS = 2**23  # of a picture: 4K has fewer. A decoder keeps several of them in memory

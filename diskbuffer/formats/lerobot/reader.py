@@ -17,6 +17,7 @@ from diskbuffer.formats.lerobot.features import column_features
 from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
+from diskbuffer.formats.lerobot.statistics import read_statistics
 from diskbuffer.plugin import Contents, EpisodeData, either, format_option, is_sane
 
 _CHECKED = 65536  # rows that are checked at a time
@@ -73,6 +74,7 @@ class LeRobotSource:
             frame_stack=_within(own, "frame_stack", 1, 1000),
             padding=str(own.get("padding", "first")),
             tags=self._episodes.task_names not in ([], [""]),
+            arrays=read_statistics(info.root, self._features),
         )
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:

@@ -6,19 +6,66 @@ values than are kept of it, else those of rows that are spread evenly. Of pictur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import ColumnStatistics
+from diskbuffer.errors import SourceError
+from diskbuffer.formats.lerobot.features import Feature
+from diskbuffer.formats.lerobot.info import STATISTICS
 from diskbuffer.formats.lerobot.pixels import UInt8
+from diskbuffer.plugin import picture_kind
 
 Float64 = npt.NDArray[np.float64]
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+_MOST_BYTES = 16 * 1024**2  # of stats.json
 _KEPT = 2**17  # values of an episode's feature, for its quantiles
 _LARGE, _TARGET = 300, 150  # pixels a side: of larger pictures every so many pixels are taken
+
+
+def read_statistics(root: Path, features: Iterable[Feature]) -> dict[str, npt.NDArray[Any]]:
+    """Return the statistics in stats.json of features that have them, as `ColumnStatistics.arrays`; a SourceError if damaged."""
+    path, found = root / STATISTICS, dict[str, npt.NDArray[Any]]()
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise SourceError(f"{path} must have {_MOST_BYTES} bytes at most, found {path.stat().st_size}")
+        stored = json.loads(path.read_bytes())
+        for feature in features:
+            if feature.name in stored:
+                figures = {name: np.array(values, np.float64) for name, values in stored[feature.name].items() if name in NAMES}
+                found |= _of_column(feature, figures).arrays(feature.path)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        raise SourceError(f"{path} is damaged, and may be removed: {type(error).__name__} {error}") from error
+    return found
+
+
+def _of_column(feature: Feature, figures: Mapping[str, npt.NDArray[Any]]) -> ColumnStatistics:
+    """Return what LeRobot has of a feature as statistics of its column: pixels from 0 to 255, a value for each channel."""
+    kind = picture_kind(feature.column.shape, feature.column.np_dtype)
+    if feature.pixels is None:
+        shape, axis = feature.column.shape[-1:], -1 if feature.column.shape else 0
+    else:
+        axis = 0 if kind is None or kind.axis is None else kind.axis - len(feature.column.shape)
+        shape = (feature.column.shape[axis],) if axis else ()
+    scale = 255 if feature.pixels is not None and feature.column.np_dtype == np.uint8 else 1
+
+    def shaped(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        flat = values.reshape(-1)
+        return flat[: math.prod(shape)].reshape(shape)  # a grey picture has three equal channels there
+
+    of = {name: shaped(figures[name]) * scale for name in ("mean", "std", "min", "max")}
+    quantiles = {at: shaped(figures[name]) * scale for name, at in QUANTILES.items() if name in figures}
+    count = np.full(shape, figures["count"].reshape(-1)[0], np.int64)
+    return ColumnStatistics(count=count, quantiles=quantiles, axis=axis, **of)
 
 
 class Numbers:

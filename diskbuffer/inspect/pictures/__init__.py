@@ -2,7 +2,7 @@
 
 from diskbuffer.inspect.pictures.curves import curves
 from diskbuffer.inspect.pictures.film_strip import film_strip, spread
-from diskbuffer.inspect.pictures.frames import as_pictures, picture_columns, picture_kind
+from diskbuffer.inspect.pictures.frames import as_pictures, picture_columns
 from diskbuffer.inspect.pictures.movies import has_video, movie
 
-__all__ = ["as_pictures", "curves", "film_strip", "has_video", "movie", "picture_columns", "picture_kind", "spread"]
+__all__ = ["as_pictures", "curves", "film_strip", "has_video", "movie", "picture_columns", "spread"]

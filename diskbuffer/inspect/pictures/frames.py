@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,58 +10,14 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
+from diskbuffer.plugin import PictureKind, picture_kind
 
 UInt8 = npt.NDArray[np.uint8]
-_SMALLEST_SIDE, _SMALLEST_FLOAT_SIDE = 8, 16  # pixels: what is smaller is a matrix of numbers
-_MOST_PLANES = 16  # on the axis of channels: more is no picture
 # Of boolean planes, such as MinAtar's: colours that are told apart by everybody (Okabe and Ito, 2008), the light ones first.
 _COLOURS = np.array(
     [(240, 228, 66), (86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (0, 114, 178), (255, 255, 255)],
     np.uint8,
 )
-
-
-@dataclass(frozen=True)
-class PictureKind:
-    """How a row of a column is seen as a picture.
-
-    Attributes
-    ----------
-    height, width : int
-        Pixels.
-    axis : int or None
-        The axis of channels, 0 or 2, as in (C, H, W) and (H, W, C); None where there is none.
-    planes : int
-        How long that axis is: 1 is grey, 3 is RGB, a multiple of 3 is a stack of RGB frames, and anything else a stack of grey
-        ones. Of a stack the newest, which is the last, is shown. Boolean planes are shown in one colour each.
-    """
-
-    height: int
-    width: int
-    axis: int | None = None
-    planes: int = 1
-
-    @property
-    def colour(self) -> bool:
-        """Whether the pixels of numbers are coloured."""
-        return self.planes % 3 == 0
-
-
-def picture_kind(shape: tuple[int, ...], dtype: npt.DTypeLike) -> PictureKind | None:
-    """Return how rows of a shape and dtype are pictures; None where they are none.
-
-    Pictures are (H, W), (C, H, W) and (H, W, C), of at least 8 pixels each way, of floats 16, and with 16 channels at most. Where
-    both ends could be the channels, the shorter is.
-    """
-    kind = np.dtype(dtype).kind
-    if kind not in "buif" or len(shape) not in (2, 3):
-        return None
-    axis = None if len(shape) == 2 else 0 if shape[0] < shape[2] else 2
-    planes = 1 if axis is None else shape[axis]
-    height, width = (n for at, n in enumerate(shape) if at != axis)
-    if min(height, width) < (_SMALLEST_FLOAT_SIDE if kind == "f" else _SMALLEST_SIDE) or planes > _MOST_PLANES:
-        return None
-    return PictureKind(height, width, axis, planes)
 
 
 def picture_columns(columns: Mapping[str, Column]) -> dict[str, PictureKind]:

@@ -19,4 +19,8 @@ static_assert(sizeof(Watched) == 3 * sizeof(int64_t));
 // Return whether memory is what it was.
 bool is_unchanged(const Watched& watched) noexcept;
 
+// Add how often there is each value of a byte in each of `places`: `counts`, (places, 256). A row has `outer` times the places, one
+// after the other, with `inner` bytes each.
+void count_bytes(const uint8_t* bytes, int64_t outer, int64_t places, int64_t inner, int64_t* counts) noexcept;
+
 }  // namespace diskbuffer
