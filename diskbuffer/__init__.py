@@ -20,6 +20,7 @@ from diskbuffer.version import __version__
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.columns.column_statistics import ColumnStatistics
+    from diskbuffer.inspect.environment_check import check_env
     from diskbuffer.mixture import Mixture
     from diskbuffer.opening.checking import check
     from diskbuffer.opening.closed_marks import marks, remove_mark
@@ -52,6 +53,7 @@ __all__ = [
     "Windows",
     "__version__",
     "check",
+    "check_env",
     "errors",
     "marks",
     "remove_mark",
@@ -65,7 +67,7 @@ _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} 
 _LATER |= {"check": "diskbuffer.opening.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.opening.closed_marks")
 _LATER |= {"ColumnStatistics": "diskbuffer.columns.column_statistics"}
-_LATER |= {"remove_writer": "diskbuffer.writers.removing"}
+_LATER |= {"check_env": "diskbuffer.inspect.environment_check", "remove_writer": "diskbuffer.writers.removing"}
 _LATER |= dict.fromkeys(("restore_wrapper_arrays", "wrapper_arrays"), "diskbuffer.schema.wrappers")
 
 

@@ -234,7 +234,7 @@ class Options:
         """Return the options with the spaces, and whatever else an environment tells that was not given."""
         if self.env is None:
             return self
-        observation_space, action_space, envs, mode = _spaces_of(self.env)
+        observation_space, action_space, envs, mode = spaces_of(self.env)
         if self.autoreset is None and mode is None and hasattr(self.env, "single_observation_space"):
             raise InputError(
                 f"env does not say in metadata['autoreset_mode'] how its environments reset: {_GIVE_AUTORESET}",
@@ -355,7 +355,7 @@ def _shown(metadata: Any) -> str:
     return "none" if metadata is None else json.dumps(metadata)[:1000]
 
 
-def _spaces_of(env: Any) -> tuple[Any, Any, int, str | None]:
+def spaces_of(env: Any) -> tuple[Any, Any, int, str | None]:
     """Return the spaces of one environment, how many there are, and how they reset."""
     if hasattr(env, "single_observation_space"):
         mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")

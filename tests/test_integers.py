@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -105,6 +106,9 @@ CASES: dict[str, tuple[int, Call]] = {
     "Resize(height)": (3, lambda _, v: db.Resize(v, 2)),
     "Resize(width)": (3, lambda _, v: db.Resize(2, v)),
     "SampleToInsertRatio(min_size)": (3, lambda _, v: db.SampleToInsertRatio(1.0, min_size=v)),
+    "check_env(episodes)": (1, lambda b, v: db.check_env(gymnasium.make("CartPole-v1"), episodes=v)),
+    "check_env(steps)": (3, lambda b, v: db.check_env(gymnasium.make("CartPole-v1"), steps=v)),
+    "check_env(seed)": (5, lambda b, v: db.check_env(gymnasium.make("CartPole-v1"), steps=3, seed=v)),
 }
 # Whose annotation does not say that they are integers.
 ARRAYS: dict[str, tuple[int, Call]] = {
@@ -175,7 +179,7 @@ def _integers() -> dict[str, str]:
     found = {name: annotation for name, annotation in taken.items() if re.search(r"\bint\b", annotation)}
     for public in (*db.__all__, "Columns"):
         thing = Columns if public == "Columns" else getattr(db, public)
-        if not callable(thing) or public in ("Report", "Problem"):  # what `check` returns
+        if not callable(thing) or public in ("ColumnStatistics", "Report", "Problem"):  # what methods return
             continue
         functions = {} if thing is Columns else {public: thing}  # which nobody makes
         if inspect.isclass(thing):

@@ -22,7 +22,8 @@ def test_the_public_names_are_those_that_are_promised() -> None:
     assert all(getattr(db, name) is not None for name in db.__all__)
     public = {name for name in vars(db) if not name.startswith("_") and not name.islower()}
     assert public == set(db.__all__) - {
-        *("__version__", "check", "errors", "marks", "remove_mark", "remove_writer", "restore_wrapper_arrays", "wrapper_arrays"),
+        *("__version__", "check", "check_env", "errors", "marks", "remove_mark", "remove_writer"),
+        *("restore_wrapper_arrays", "wrapper_arrays"),
     }
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", db.__version__)
 

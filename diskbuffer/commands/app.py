@@ -32,6 +32,10 @@ COMMANDS = {
     ),
     "stats": ("diskbuffer.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
     "plan": ("diskbuffer.commands.plan:plan", "What a training will take of the disk, from a trial or a store."),
+    "check-env": (
+        "diskbuffer.commands.check_env:check_env",
+        "Whether an environment's steps come out as they went in; what is odd.",
+    ),
     "check": ("diskbuffer.commands.check:check", "Verify every structure and every checksum, and repair what can be."),
     "snapshot": ("diskbuffer.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "copy": ("diskbuffer.commands.copy:copy", "A store from another: some episodes or columns, other names or compression."),
@@ -66,7 +70,8 @@ def build(command: str = "") -> App:
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(negative=(), json_list=False, json_dict=False, show_default=_unless_false),
         help_epilogue=(
-            "Exit codes: 0 all is well, 1 something is wrong with a store, or would not fit, 2 it could not be looked at."
+            "Exit codes: 0 all is well, 1 something is wrong with a store or an environment, or would not fit, "
+            "2 it could not be looked at."
         ),
     )
     for place, (name, (where, what)) in enumerate(COMMANDS.items()):

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,23 @@ def plan_environment(
     directory = next(path for path in (place, *place.parents) if path.is_dir())
     if not os.access(directory, os.W_OK):
         raise InputError(f"{directory} cannot be written to; give a directory on the disk that the store will be on")
+    options = {"env": env, "frame_stack": frame_stack}
+    return plan_steps(play(env, seed), directory, options, capacity=capacity, steps=steps, seconds=seconds, tick=tick)
+
+
+def plan_steps(
+    played: Iterable[Mapping[str, Any]],
+    directory: Path,
+    options: Mapping[str, Any],
+    *,
+    capacity: int = 1_000_000,
+    steps: int | None = None,
+    seconds: float = math.inf,
+    tick: Callable[[int], object] | None = None,
+) -> Plan:
+    """Forecast as `plan_environment` does, from steps as `ReplayBuffer.add` takes them; `options` are of a buffer of them."""
     with tempfile.TemporaryDirectory(prefix=".diskbuffer-plan-", dir=directory, ignore_cleanup_errors=True) as temporary:
-        real, trial, options = Path(temporary) / "real", Path(temporary) / "trial", {"env": env, "frame_stack": frame_stack}
+        real, trial = Path(temporary) / "real", Path(temporary) / "trial"
         room, n = shutil.disk_usage(directory).free, 0
         # One store as it will be, of which the first rows tell; one of small segments, which are complete and recompressed soon
         with (
@@ -124,7 +139,7 @@ def plan_environment(
             info = Reader(real).info
             row_bytes = info.n_envs * sum(column.row_bytes for column in info.columns.values())
             until = time.perf_counter() + seconds
-            for step in play(env, seed):
+            for step in played:
                 buffer.add(**step)
                 n += 1
                 if n <= info.segment_rows * 3 // 8:

@@ -47,7 +47,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.arguments.inputs import as_array, device_of, seconds_of, step_ids
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
-    from diskbuffer.options import refuse_unknown
+    from diskbuffer.options import refuse_unknown, spaces_of
     from diskbuffer.plugin.appender import Appender
     from diskbuffer.plugin.shared_store import SharedStore
     from diskbuffer.reading.batches.base import Batch
@@ -123,6 +123,7 @@ __all__ = [
     "require",
     "seconds_of",
     "shown",
+    "spaces_of",
     "step_ids",
     "transform_of",
     "unescape_key",
@@ -144,6 +145,7 @@ _LATER = {
     "device_of": "diskbuffer.arguments.inputs",
     "priorities_of": "diskbuffer.samplers.prioritized",
     "refuse_unknown": "diskbuffer.options",
+    "spaces_of": "diskbuffer.options",
     "seconds_of": "diskbuffer.arguments.inputs",
     "step_ids": "diskbuffer.arguments.inputs",
     "as_array": "diskbuffer.arguments.inputs",

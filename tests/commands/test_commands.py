@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
@@ -310,6 +311,25 @@ def test_a_directory_of_stores_and_one_in_a_store(command: str, tmp_path: Path, 
     assert f"runs is no store, but a directory of stores; give the path of one, such as {tmp_path}/runs/a" in told.err
     told = Told(capsys, command, tmp_path / "runs" / "a" / "obs")
     assert f"runs/a/obs is inside of the store {tmp_path}/runs/a; give that path" in told.err
+
+
+def test_an_environment_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys, "check-env", "CartPole-v1", "--episodes", "2", "--envs", "2")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith("CartPole-v1: 2 environments, ")
+    assert told.out.splitlines()[-1] == "Nothing odd was found."
+    told = Told(capsys, "check-env", f"{__name__}:odd_environment", "--steps", "10", "--json")
+    assert told.code == 1
+    assert [finding["name"] for finding in told.json()["findings"]] == ["dtype of observations", "no end"]
+    for arguments, said in ((("NoSuch-v0",), "cannot be made"), (("CartPole-v1", "--steps", "0"), "--steps must be")):
+        told = Told(capsys, "check-env", *arguments)
+        assert (told.code, told.out) == (2, "")
+        assert said in told.err
+
+
+def odd_environment() -> Any:
+    env = gymnasium.make("CartPole-v1", disable_env_checker=True)
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs.astype(np.float64), env.observation_space)
 
 
 @pytest.mark.nightly
