@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 QUESTIONS = (
     Question("What was promised of sampling?", "sizes: ", promised=True),
-    Question("Sequences, windows and priorities?", "(sequences|windows|prioritized): "),
+    Question("Sequences, windows and priorities?", "(sequences|windows|prioritized|statistics): "),
     Question("Slices through TorchRL's buffers?", "slices: .*(extend|memory)", across=True),
     Question("How fast is adding?", "writing: .*(add|import)"),
     Question("Rollouts: added and cleared, and learned from?", "rollouts: "),

@@ -84,7 +84,6 @@ class Places:
         record = np.zeros(1, self.record("<i8"))
         if self.of_bytes:
             count_bytes(rows.view(np.uint8).reshape(-1), self.count, self.inner, record["counts"].reshape(-1))
-            _follow(record)
         elif len(rows):
             values = np.moveaxis(rows.reshape(-1, self.count, self.inner), 1, 0).reshape(self.count, -1)
             _fill(record, values)
@@ -95,9 +94,14 @@ class Places:
         record = np.zeros(1, self.record("<i8"))
         if self.of_bytes:
             record["counts"][0] = parts["counts"].sum(axis=0, dtype=np.int64)
-            _follow(record)
         elif len(parts):
             _join(record, parts)
+        return record
+
+    def finish(self, record: Array) -> Array:
+        """Return a record with all figures: of bytes, parts have only how often there is each."""
+        if self.of_bytes:
+            _follow(record)
         return record
 
     def quantiles(self, record: Array, some: Sequence[float]) -> Array:

@@ -34,7 +34,7 @@ from diskbuffer.schema.schema import KEPT, is_observation
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 FILE = "statistics"
-_BLOCK_BYTES, _READ_BYTES = 2**19, 2**21
+_BLOCK_BYTES, _READ_BYTES = 2**19, 2**22
 _BLOCK_VALUES = 8192  # of each place, so that a histogram is small beside what it is of
 _FEWEST_ROWS, _MOST_ROWS = 128, 2**16
 _LOOKS = 8  # at a store whose writer evicts faster than it is read
@@ -123,7 +123,8 @@ class StatisticsOfColumn:
         """Return the statistics of what is there now."""
         with self._alone:
             for _ in range(_LOOKS):
-                record, is_there = self._compute()
+                total, is_there = self._compute()
+                record = self._places.finish(total)
                 if record["n"].any() or not is_there:
                     break
             return self._result(record, quantiles)
@@ -157,7 +158,10 @@ class StatisticsOfColumn:
         do_all(lambda task: self._fill(*task), tasks, self._reader.gatherer.threads, "diskbuffer-statistics")
         parts = [self._total(look) if isinstance(look, _Look) else look for look in found]
         self._save()
-        return self._places.together(np.concatenate([np.zeros(0, self._places.record("<i8")), *parts])), bool(segments)
+        every = np.zeros(len(parts), self._places.record("<i8"))  # numpy compares all fields of what it concatenates
+        for number, part in enumerate(parts):
+            every[number] = part[0]
+        return self._places.together(every), bool(segments)
 
     def _look(self, segment: _Segment, whole: bool, stream: int, start: int, floor: int, head: int) -> _Look:
         """Find out which blocks of a segment are there, and of which the statistics are known."""

@@ -244,7 +244,9 @@ def test_parts_together_are_the_whole(seed: int) -> None:
     counting = rng.random(60) < 0.9
     cuts = [0, *np.sort(rng.integers(0, 61, 4)).tolist(), 60]
     parts = [places.of_rows(rows[a:b], counting[a:b]) for a, b in itertools.pairwise(cuts)]
-    together, whole = places.together(np.concatenate(parts)), places.of_rows(rows, counting)
+    together, whole = (
+        places.finish(record) for record in (places.together(np.concatenate(parts)), places.of_rows(rows, counting))
+    )
     for name in ("n", "min", "max", "exponent", "first", "counts"):
         np.testing.assert_array_equal(together[name], whole[name], err_msg=name)
     for name in ("mean", "squares"):
