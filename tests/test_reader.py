@@ -49,7 +49,7 @@ def compare(path: Path) -> Reader:
         assert table.episode.tolist() == episodes.id.tolist()
         for name in ("stream", "start", "length", "ending", "tag"):
             assert table.column(name).tolist() == getattr(episodes, name).tolist(), name
-        np.testing.assert_array_equal(table.returns, episodes.returns.reshape(len(episodes), -1).sum(axis=1))
+        np.testing.assert_array_equal(table.returns, episodes.returns.sum(axis=tuple(range(1, episodes.returns.ndim))))
         steps = buffer.steps()
         rng = np.random.default_rng(0)
         rng.shuffle(steps)
@@ -81,6 +81,14 @@ def test_random_stores_look_as_a_buffer_has_them(kind: str, booted_since: bool, 
         make(tmp_path / "store", kind, any_seed)
     with boot(1 + booted_since):
         compare(tmp_path / "store")
+
+
+def test_rewards_of_several_numbers_are_summed_up_also_where_there_are_no_episodes(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,)), "action": db.Column(), "reward": db.Column((3,))}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        assert Reader(tmp_path / "store").episodes().returns.tolist() == []
+        buffer.extend(obs=np.zeros((11, 2)), action=np.zeros(10), reward=np.ones((10, 3)))
+        assert Reader(tmp_path / "store").episodes().returns.tolist() == [30]
 
 
 def test_a_reader_follows_its_writer(tmp_path: Path, any_seed: int) -> None:

@@ -141,7 +141,7 @@ def build(store: Store, index: Streams, refresh: Callable[[], object]) -> Episod
     steps = np.cumsum(episodes.length)
     age = steps[np.searchsorted(episodes.stream, episodes.stream, side="right") - 1] - steps  # they come stream after stream
     sums = sum_rewards(store, index, episodes)
-    returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
+    returns = sums.sum(axis=tuple(range(1, sums.ndim)))
     ended, whole = when_they_ended(store, index, episodes), episodes.start == episodes.id
     return EpisodeTable(
         episodes.id, episodes.stream, episodes.start, episodes.length, returns, episodes.ending, episodes.tag, age, whole, ended

@@ -412,6 +412,8 @@ def _arrays(obs: Any) -> Any:
 
 def _rolls(now: Array, then: Array, width: int) -> bool:
     """Return whether each observation (n, size, ...) is the one before moved on, in steps enough whose frames differ."""
+    if len(now) < _FEW:
+        return False
     for steps in (slice(0, _FEW), slice(None)):  # few steps tell of most that they are none
         if not np.array_equal(now[steps, width:], then[steps, :-width]):
             return False

@@ -306,6 +306,7 @@ CASES = [
     made("pictures that never change", shape=(4, 4), shown=np.zeros_like),
     made("a vector of two that never changes", shape=(2,), shown=np.zeros_like),
     made("a vector of two", shape=(2,)),
+    made("episodes of one step", length=1),
     made("pictures", **FRAME),
     Case(
         "stacks of pictures that never change",

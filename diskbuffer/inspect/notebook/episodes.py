@@ -48,4 +48,4 @@ def _ends(source: EpisodeReader, episodes: EpisodeColumns) -> tuple[list[tuple[o
         stream, start, length, ending, tag, id_ = some.one(at)
         sums = returns[at] if np.ndim(returns[at]) else float(returns[at])
         rows.append((id_, stream, start, f"{length:,}", brief(sums), ending, tag))
-    return rows, bool(np.isnan(returns.reshape(len(some), -1)).all(1).any())
+    return rows, bool(np.isnan(returns).all(axis=tuple(range(1, returns.ndim))).any())
