@@ -251,7 +251,7 @@ class Reader:
         for number in np.unique(numbers).tolist():
             segment, stream = divmod(number, store.layout.streams)
             here = np.flatnonzero(numbers == number)
-            slot = int(index.slots(stream)[segment - int(index.table[stream, LOW]) // rows])
+            slot = index.slot(stream, segment * rows)
             with store.lock:
                 values[here] = self._of.rows(column, slot, stream, segment * rows, positions[here] % rows)
         return values

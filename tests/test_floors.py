@@ -96,7 +96,6 @@ TOUCHES_FILES = {
     "formats.lerobot.images": "pictures in memory",
     "formats.lerobot.info": "files of a data set of LeRobot",
     "formats.lerobot.file_set": "files of a data set of LeRobot",
-    "formats.lerobot.statistics": "files of a data set of LeRobot",
     "formats.lerobot.tasks": "files of a data set of LeRobot",
     "formats.lerobot.writer": "files of a data set of LeRobot",
     "formats.minari.arrow_files": "Arrow files that are to be imported",

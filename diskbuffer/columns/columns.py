@@ -136,10 +136,12 @@ class Columns(OfBuffer, Mapping[str, Column]):
         if not all(isinstance(q, int | float | np.number) and 0 <= q <= 1 for q in some):
             raise InputError(f"quantiles must be numbers from 0 to 1, found {shown(quantiles)}")
         self._access.check_open()
-        known, process = self._derived.statistics, os.getpid()  # a fork may never get a lock that was held
-        if (process, path) not in known or path in self.derived:
-            known[process, path] = StatisticsOfColumn(self._derived, path)
-        return known[process, path].compute(some)
+        if path in self.derived:
+            return StatisticsOfColumn(self._derived, path).compute(some)
+        known, key = self._derived.statistics, (os.getpid(), path)  # a fork may never get a lock that was held
+        if key not in known:
+            known[key] = StatisticsOfColumn(self._derived, path)
+        return known[key].compute(some)
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write a column's values of some steps; the column is made if it is not there, zeros elsewhere.

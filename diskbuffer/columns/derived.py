@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from diskbuffer.arguments.inputs import as_array, step_ids
 from diskbuffer.errors import EvictedError, InputError, SchemaError
-from diskbuffer.index.fields import FLOOR, HEAD, LOW
+from diskbuffer.index.fields import FLOOR, HEAD
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.blocks import scatter
 from diskbuffer.reading.batch_reader import BatchReader, until_found
@@ -229,11 +229,10 @@ class DerivedColumns:
 
         def find(ordinal: int) -> tuple[int, int, int, Array] | None:
             index = self._reader.index  # another one, where it was read anew
-            low, floor = (int(n) for n in index.table[stream, [LOW, FLOOR]])
-            first, until = max(ordinal * size, floor), min((ordinal + 1) * size, head + 1)
+            first, until = max(ordinal * size, int(index.table[stream, FLOOR])), min((ordinal + 1) * size, head + 1)
             if first >= until:
                 return None
-            slot = int(index.slots(stream)[ordinal - low // size])
+            slot = index.slot(stream, first)
             self._store.refuse_evicted([slot])
             return slot, first, until, self._store.values("is_last", slot)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.runtime.threads import do_all
 from diskbuffer.samplers.draws import Draw
 from diskbuffer.schema.schema import KEPT, is_observation
+from diskbuffer.store.format.sizes import power_of_two
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -72,8 +72,6 @@ class _Look:
 
     Attributes
     ----------
-    whole : bool
-        Whether all of the segment's rows are there, and stay as they are.
     firsts, stops : (blocks,) int64
         Positions of rows.
     there, lasting : (blocks,) bool
@@ -83,7 +81,6 @@ class _Look:
 
     segment: _Segment
     stream: int
-    whole: bool
     firsts: Int64
     stops: Int64
     there: npt.NDArray[np.bool_]
@@ -107,8 +104,8 @@ class StatisticsOfColumn:
         layout, column = columns.store.layout, columns.store.layout.schema[path]
         self._places, self._of_steps, self._changes = Places.of(column), not is_observation(path), path in layout.derived
         values = self._places.values
-        rows = max(_FEWEST_ROWS, _power_of_two(_BLOCK_VALUES / values), _power_of_two(_BLOCK_BYTES / column.row_bytes))
-        self._rows = min(rows, _MOST_ROWS, layout.segment_rows, _power_of_two(2**31 / values))  # a segment's are a power of two
+        rows = max(_FEWEST_ROWS, power_of_two(_BLOCK_VALUES // values), power_of_two(_BLOCK_BYTES // column.row_bytes))
+        self._rows = min(rows, _MOST_ROWS, layout.segment_rows, power_of_two(2**31 // values))  # a segment's are a power of two
         self._read_rows = max(1, _READ_BYTES // column.row_bytes)
         self._record = self._places.record("<u4")
         self._saved = np.dtype([("segment", "<i8"), ("block", "<i8"), ("checksum", "<u4"), ("of", self._record)])
@@ -147,12 +144,12 @@ class StatisticsOfColumn:
                 if segment is None:
                     segment = _Segment(size // self._rows, self._record)
                 segments[key] = segment
-                whole = floor <= start and start + size <= head and not self._changes  # the newest row is not final yet
+                whole = floor <= start and start + size <= head
                 if segment.total is not None and whole and self._store.writable:  # else, another may have put other rows there
                     found.append(segment.total)
                 else:
                     with contextlib.suppress(_EvictedError):
-                        found.append(self._look(segment, whole, stream, start, floor, head))
+                        found.append(self._look(segment, stream, start, floor, head))
         self._segments = {} if self._changes else segments
         tasks = [task for look in found if isinstance(look, _Look) for task in self._tasks(look)]
         do_all(lambda task: self._fill(*task), tasks, self._reader.gatherer.threads, "diskbuffer-statistics")
@@ -163,19 +160,18 @@ class StatisticsOfColumn:
             every[number] = part[0]
         return self._places.together(every), bool(segments)
 
-    def _look(self, segment: _Segment, whole: bool, stream: int, start: int, floor: int, head: int) -> _Look:
+    def _look(self, segment: _Segment, stream: int, start: int, floor: int, head: int) -> _Look:
         """Find out which blocks of a segment are there, and of which the statistics are known."""
         size = self._store.layout.segment_rows
         begins = np.arange(start, start + size, self._rows)
         ends = begins + self._rows
-        lasting = (begins >= floor) & (ends <= head) & (not self._changes)
+        lasting = (begins >= floor) & (ends <= head) & (not self._changes)  # the newest row is not final yet
         if lasting.any():
             checksums = self._checksums(stream, start)
             segment.known &= checksums == segment.checksums
             segment.checksums[lasting] = checksums[lasting]
         firsts, stops = np.maximum(begins, floor), np.minimum(ends, head + 1)
-        records = segment.records.astype(self._places.record("<i8"))
-        return _Look(segment, stream, whole, firsts, stops, firsts < stops, lasting, records)
+        return _Look(segment, stream, firsts, stops, firsts < stops, lasting, segment.records.copy())
 
     def _tasks(self, look: _Look) -> Iterator[tuple[_Look, Int64]]:
         """Yield blocks whose statistics are missing, as far as they lie side by side, and are read together."""
@@ -210,15 +206,14 @@ class StatisticsOfColumn:
         segment.records[new], segment.known[new] = look.records[new], True
         self._new += int(new.sum())
         total = self._places.together(look.records[look.there])
-        segment.total = total if look.whole and look.there.all() else None
+        segment.total = total if look.lasting.all() else None
         return total
 
     def _slot(self, index: Index, stream: int, position: int) -> int:
         """Return where a row lies now. The lock must be held."""
-        low, size = int(index.table[stream, LOW]), index.segment_rows
-        if position < low // size * size:
+        if position // index.segment_rows < int(index.table[stream, LOW]) // index.segment_rows:
             raise _EvictedError
-        return int(index.slots(stream)[position // size - low // size])
+        return index.slot(stream, position)
 
     def _checksums(self, stream: int, start: int) -> npt.NDArray[np.uint32]:
         """Return a checksum of what the store has of the rows of each block of a segment, but for their values."""
@@ -254,11 +249,11 @@ class StatisticsOfColumn:
         def shaped(values: Array) -> Array:
             return values.reshape(places.shape)
 
-        n = np.where(one["n"] > 0, one["n"], np.nan)
+        n = np.where(one["n"] > 0, one["n"], np.nan)  # and so is what is divided by it
         at = places.quantiles(record, quantiles)
         return ColumnStatistics(
             count=shaped(one["n"]),
-            mean=shaped(one["mean"] + 0 * n),
+            mean=shaped(np.where(one["n"] > 0, one["mean"], np.nan)),
             std=shaped(np.sqrt(one["squares"] / n)),
             min=shaped(one["min"]),
             max=shaped(one["max"]),
@@ -306,8 +301,3 @@ class StatisticsOfColumn:
         with contextlib.suppress(OSError, DiskBufferError), self._store.writing():
             self._store.files.replace_contents(self._file, self._checksum(records) + records, sync=False)
             self._new = 0
-
-
-def _power_of_two(number: float) -> int:
-    """Return the smallest power of two that is not below a number."""
-    return int(2 ** max(0, math.ceil(math.log2(number))))

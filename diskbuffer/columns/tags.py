@@ -8,7 +8,7 @@ import numpy.typing as npt
 from diskbuffer.arguments.integers import shown
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
-from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.schema.schema import TAG
@@ -41,8 +41,7 @@ def _tag(columns: DerivedColumns, tag: str | None, ids: Int64) -> int:
     rows: dict[int, list[slice]] = {}  # of each slot
     for stream, first, end in episodes.T.tolist():
         for begin in range(first // size * size, end, size):
-            slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
-            rows.setdefault(slot, []).append(slice(max(first - begin, 0), min(end - begin, size)))
+            rows.setdefault(index.slot(stream, begin), []).append(slice(max(first - begin, 0), min(end - begin, size)))
     store.refuse_evicted(list(rows))
     columns.ensure(TAG, TAG_COLUMN)
     number = 0 if tag is None else _number(columns, tag)

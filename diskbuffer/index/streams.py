@@ -246,6 +246,10 @@ class Streams:
         """Return the slots of a stream's segments, oldest first."""
         return self._slots[stream].values
 
+    def slot(self, stream: int, position: int) -> int:
+        """Return the slot of the segment in which a stream's row lies, which must be there."""
+        return int(self.slots(stream)[position // self.segment_rows - int(self.table[stream, LOW]) // self.segment_rows])
+
     def values_at(self, stream: int, positions: Int64, values: Callable[[int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return what lies at positions of a stream, which ascend, (n, ...). ``values(slot)`` are those of a segment."""
         segments = positions // self.segment_rows - int(self.table[stream, LOW]) // self.segment_rows

@@ -203,8 +203,9 @@ def _forecast(
 ) -> Plan:
     """Forecast what is there after so many steps: an old segment goes once all of it is older than the capacity."""
     size, kept = info.segment_rows, min(steps, info.capacity or steps)
-    complete, unfinished = divmod(steps * rows_a_step / info.n_envs, size)
-    complete -= (steps - kept) * rows_a_step / info.n_envs // size
+    of_each = rows_a_step / info.n_envs
+    complete, unfinished = divmod(steps * of_each, size)
+    complete -= (steps - kept) * of_each // size
     open_files = (unfinished > 0) + (unfinished >= size / 2)  # the next one is made ahead
     columns = {}
     for path, column in info.columns.items():

@@ -182,7 +182,7 @@ def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> np
                 continue
             bounds = np.stack([np.maximum(begins[here], first), np.minimum(ends[here], first + rows)], axis=1) - first
             with np.errstate(invalid="ignore", over="ignore"):  # what lies between episodes may be anything
-                values = store.values(path, int(index.slots(stream)[ordinal - low // rows])).astype(np.float64)
+                values = store.values(path, index.slot(stream, first)).astype(np.float64)
                 values = np.concatenate([values, np.zeros((1, *values.shape[1:]))])
                 sums[mine[here]] += np.add.reduceat(values, bounds.ravel(), axis=0)[::2]
     return sums

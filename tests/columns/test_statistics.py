@@ -17,6 +17,7 @@ import diskbuffer as db
 from diskbuffer.columns.partial_statistics import Places
 from diskbuffer.commands.cli import main
 from diskbuffer.formats import export, import_
+from tests.support.specimens import flip
 
 Array = np.ndarray[Any, Any]
 COLUMNS = {
@@ -40,12 +41,6 @@ def add(buffer: db.ReplayBuffer, rng: np.random.Generator, steps: int, env: int 
     terminated = np.arange(steps) == (steps - 1 if ended else -1)
     numbers = {"action": rng.normal(size=(steps, 2)), "reward": rng.normal(size=steps), "terminated": terminated}
     buffer.extend(env=env, obs={"state": state, "camera": camera}, info={"level": rng.integers(-9, 900, steps)}, **numbers)
-
-
-def flip(path: Path, at: int) -> None:
-    contents = bytearray(path.read_bytes())
-    contents[at] ^= 1
-    path.write_bytes(contents)
 
 
 def rows_of(buffer: db.ReplayBuffer, path: str) -> Array:
@@ -195,6 +190,20 @@ def test_they_standardize_batches_and_are_kept_with_a_mark(tmp_path: Path) -> No
         for path, quantiles, message in wrong:
             with pytest.raises(db.InputError, match=message):
                 buffer.columns.statistics(path, quantiles)
+
+
+def test_complex_numbers_are_left_out_of_what_lerobot_knows(tmp_path: Path) -> None:
+    columns, extra = {"obs": db.Column((4,)), "action": db.Column((2,))}, {"wave": db.Column((3,), "complex64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, extra=extra, metadata={"fps": 30}) as buffer:
+        numbers: dict[str, Any] = {"action": np.zeros((10, 2)), "reward": np.zeros(10), "wave": np.full((10, 3), 1 + 2j)}
+        buffer.extend(np.zeros((11, 4)), **numbers, terminated=np.arange(10) == 9)
+        with pytest.raises(db.InputError, match="numbers that have an order, found complex64"):
+            buffer.columns.statistics("wave")
+    export("lerobot", tmp_path / "store", tmp_path / "set", allow_loss=("final_obs",), progress=False)
+    import_("lerobot", tmp_path / "set", tmp_path / "again", progress=False)
+    with db.ReplayBuffer(tmp_path / "again", mode="r") as buffer:
+        assert {name.split("/")[1] for name in buffer.copies.arrays()} >= {"obs", "action"}
+        assert not any("wave" in name for name in buffer.copies.arrays())
 
 
 def test_those_of_a_data_set_of_lerobot_come_with_it_and_a_command_shows_them(

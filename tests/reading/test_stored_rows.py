@@ -12,6 +12,7 @@ import diskbuffer as db
 from diskbuffer.reading.gather import structs
 from diskbuffer.store.format.codec import HEADER
 from diskbuffer.store.segments.shard import index_of
+from tests.support.specimens import flip
 
 STEPS, CHUNK_ROWS = 300, 4
 ROW = 101  # of a shape whose bytes are no multiple of 8, as checksums go by whole words
@@ -38,14 +39,6 @@ def place_of(buffer: db.ReplayBuffer, row: int) -> tuple[Path, int]:
     assert length > layout.chunk_bytes("obs"), "it was to be noise"
     name = layout.data_file("obs", slot)
     return buffer._store.files.root / name, at + HEADER + offset % CHUNK_ROWS * layout.schema["obs"].row_bytes
-
-
-def flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ 1]))
 
 
 @pytest.mark.some(4)

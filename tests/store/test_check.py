@@ -27,7 +27,7 @@ from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 from tests.support.experience import Experience, Feeder
-from tests.support.specimens import copy_while_open
+from tests.support.specimens import copy_while_open, flip
 
 if TYPE_CHECKING:
     from tests.support.writers import Writers
@@ -59,12 +59,6 @@ def made(original: Made, tmp_path: Path) -> Made:
 def contents(path: Path) -> dict[str, bytes]:
     files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith("writer.")]
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
-
-
-def flip(file: Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 1
-    file.write_bytes(data)
 
 
 def assert_whole(world: Experience, path: Path, lost: int) -> None:

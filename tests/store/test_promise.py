@@ -21,7 +21,7 @@ from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.system.files import Files
 from tests.amounts import examples
 from tests.support.experience import Experience, Feeder, heads_of
-from tests.support.specimens import copy_while_open
+from tests.support.specimens import copy_while_open, flip
 from tests.support.writers import Writers
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
@@ -114,12 +114,6 @@ def killed(tmp_path: Path, writers: Writers) -> tuple[Experience, Path, Any]:
 
 def of_another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "boot_id", lambda self: "another")
-
-
-def flip(file: Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 1
-    file.write_bytes(data)
 
 
 def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,15 @@ from diskbuffer.store.system.files import Files
 Array = npt.NDArray[Any]
 
 
+def flip(path: Path, at: int) -> None:
+    """Flip a bit of a byte where it is: somebody may have the file mapped."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a specimen is."""

@@ -71,13 +71,9 @@ def read_info(root: Path) -> Info:
     """Read and check info.json; a SourceError where it is none, or the data set is of another version."""
     path = root / INFO
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise SourceError(f"{path} must have {_MOST_BYTES} bytes at most, found {path.stat().st_size}")
-        info = json.loads(path.read_bytes())
+        info = read_json(path)
     except FileNotFoundError:
         raise SourceError(f"{root} is no data set of LeRobot: expected {INFO} in it, found none") from None
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is damaged: it is no JSON ({error})") from error
     except NotADirectoryError:
         raise SourceError(f"{root} is no data set of LeRobot: expected a directory, found a file") from None
     if not isinstance(info, dict):
@@ -105,6 +101,16 @@ def read_info(root: Path) -> Info:
         _template(info.get("data_path", DATA_PATH), {"chunk_index", "file_index"}),
         _template(info.get("video_path") or VIDEO_PATH, {"chunk_index", "file_index", "video_key"}),
     )
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of JSON; a SourceError where it is too large, or damaged."""
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise SourceError(f"{path} must have {_MOST_BYTES} bytes at most, found {size}")
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is damaged: it is no JSON ({error})") from error
 
 
 def _of(info: Mapping[str, Any], name: str, *kinds: type) -> Any:

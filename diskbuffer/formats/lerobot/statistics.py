@@ -6,7 +6,6 @@ values than are kept of it, else those of rows that are spread evenly. Of pictur
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,14 +17,13 @@ import numpy.typing as npt
 from diskbuffer import ColumnStatistics
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.lerobot.features import Feature
-from diskbuffer.formats.lerobot.info import STATISTICS
+from diskbuffer.formats.lerobot.info import STATISTICS, read_json
 from diskbuffer.formats.lerobot.pixels import UInt8
 from diskbuffer.plugin import picture_kind
 
 Float64 = npt.NDArray[np.float64]
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
-_MOST_BYTES = 16 * 1024**2  # of stats.json
 _KEPT = 2**17  # values of an episode's feature, for its quantiles
 _LARGE, _TARGET = 300, 150  # pixels a side: of larger pictures every so many pixels are taken
 
@@ -34,16 +32,14 @@ def read_statistics(root: Path, features: Iterable[Feature]) -> dict[str, npt.ND
     """Return the statistics in stats.json of features that have them, as `ColumnStatistics.arrays`; a SourceError if damaged."""
     path, found = root / STATISTICS, dict[str, npt.NDArray[Any]]()
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise SourceError(f"{path} must have {_MOST_BYTES} bytes at most, found {path.stat().st_size}")
-        stored = json.loads(path.read_bytes())
+        stored = read_json(path)
         for feature in features:
-            if feature.name in stored:
+            if feature.name in stored and feature.column.np_dtype.kind != "c":  # of which the two parts are numbers there
                 figures = {name: np.array(values, np.float64) for name, values in stored[feature.name].items() if name in NAMES}
                 found |= _of_column(feature, figures).arrays(feature.path)
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise SourceError(f"{path} is damaged, and may be removed: {type(error).__name__} {error}") from error
     return found
 

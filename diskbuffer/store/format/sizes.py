@@ -58,15 +58,15 @@ def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Co
     or 16 MB of all streams together.
     """
     heaviest = _heaviest(columns)
-    most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
+    most = power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
     if capacity is None:
         return min(most, 64 * 1024)
     share = capacity // streams
-    few_slots = 2 * _power_of_two(-(-capacity // 2000))
-    worth_files = min(4096, _power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // heaviest))
-    few_files = min(max(64, worth_files), _power_of_two(share // 4))
-    an_eighth = min(16_384, _power_of_two(8 * 1024**2 // heaviest), _power_of_two(share // 8))
-    a_sixteenth = min(4096, _power_of_two(share // 16))
+    few_slots = 2 * power_of_two(-(-capacity // 2000))
+    worth_files = min(4096, power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // heaviest))
+    few_files = min(max(64, worth_files), power_of_two(share // 4))
+    an_eighth = min(16_384, power_of_two(8 * 1024**2 // heaviest), power_of_two(share // 8))
+    a_sixteenth = min(4096, power_of_two(share // 16))
     return max(8, min(most, max(few_slots, few_files, an_eighth, a_sixteenth)))
 
 
@@ -81,13 +81,13 @@ def small_segment_rows_of(capacity: int | None, streams: int, columns: Mapping[s
     if capacity is None or capacity * row_bytes > SMALL_BYTES or any(column.codec for column in columns.values()):
         return None
     worth_files = max(16 * -(-capacity // streams), min(64 * 1024, 256 * 1024 // _heaviest(columns)))
-    return max(8, _power_of_two(min(worth_files, SMALL_BYTES // 2 // (streams * row_bytes))))
+    return max(8, power_of_two(min(worth_files, SMALL_BYTES // 2 // (streams * row_bytes))))
 
 
 def _heaviest(columns: Mapping[str, Column]) -> int:
     return max((column.row_bytes for column in columns.values()), default=1)
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
     """Round down to a power of two, at least 1."""
     return 1 << (max(1, n).bit_length() - 1)
