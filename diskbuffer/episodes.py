@@ -13,6 +13,7 @@ from diskbuffer.arguments.inputs import column_paths, step_ids, truth
 from diskbuffer.arguments.integers import shown
 from diskbuffer.arguments.shown import Picture, Video
 from diskbuffer.columns.derived import DerivedColumns
+from diskbuffer.columns.episode_values import give_values
 from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.errors import InputError, LookupInputError
 from diskbuffer.opening.access import Access, OfBuffer
@@ -59,6 +60,11 @@ class Episode(EpisodeFields):
     def returns(self) -> float | npt.NDArray[np.float64]:
         """The sum of its rewards that are there; an array where a reward is one. NaN if it was evicted since."""
         return self._read().returns(self)
+
+    @property
+    def values(self) -> dict[str, bool | int | float | str]:
+        """What it was given by name; see `Episodes.set_values`."""
+        return {name: each.one(0) for name, each in self._read().values(np.array([self.id])).items()}
 
     def frames(self, column: str | None = None, n: int | None = None) -> npt.NDArray[Any]:
         """Return its observations, single frames: (T + 1, ...), the last of which is the final one.
@@ -187,6 +193,15 @@ class Episodes(OfBuffer):
         return self._table.tag
 
     @property
+    def values(self) -> dict[str, npt.NDArray[Any]]:
+        """What `set_values` gave, by name, as of now: (n,) bool, False where none was; int64, or float64, NaN; or text, "".
+
+        Such as ``episodes[episodes.values["success"]]``. Names that none of these has are left out.
+        """
+        self._access.check_open()
+        return {name: each.shown for name, each in self._reader.values_of_episodes(self.id).items()}
+
+    @property
     def id(self) -> Int64:
         """The id of the step which the episode began with, (n,) int64, also where eviction has taken that step."""
         return self._table.id
@@ -290,6 +305,47 @@ class Episodes(OfBuffer):
             self._access.write_columns("episodes.set_tag()")
             return tag_episodes(self._derived, tag, steps)
 
+    def set_values(self, **values: Any) -> int:
+        """Give these episodes values by name, beside those that they have, or in place of them; None takes one away.
+
+        ``buffer.episodes.values`` shows them, and conditions take their names: ``where="success and score > 0.5"``. A kill does
+        not lose them; a power loss does, unless `flush` has run since. They are gone with their episode.
+
+        Parameters
+        ----------
+        **values : bool, int, float, str or None, or (n,) of them
+            One for all, or one for each, in their order: ``success=True, instruction="fold the towel"``. A text has at most
+            64 KiB of UTF-8. All values of a name are of one kind: truths, numbers or texts.
+
+        Returns
+        -------
+        int
+            How many episodes were given values.
+
+        Raises
+        ------
+        InputError
+            A name or a value is none, or of another kind; an episode is not over, or was evicted since. None was given any.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``, or has the stores of several writers, who give values each to their own.
+
+        Examples
+        --------
+        >>> import diskbuffer as db, tempfile
+        >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", columns={"obs": db.Column(), "action": db.Column()}) as buffer:
+        ...     for step in range(4):
+        ...         _ = buffer.add(step, 0, 1.0, step + 1, step % 2 == 1, False)
+        ...     _ = buffer.episodes.set_values(success=[False, True], operator="Ada")
+        ...     buffer.episodes[buffer.episodes.values["success"]][0].values
+        {'operator': 'Ada', 'success': True}
+        """
+        self._access.recorder("episodes.set_values()")
+        self._access.check_in_place()
+        each_once = self._known is None and self._steps is not None
+        steps = self._steps if each_once else self.start
+        assert steps is not None
+        return give_values(self._derived, steps, values, each_once=each_once)
+
     @property
     def tag_names(self) -> tuple[str, ...]:
         """The tags that the buffer's episodes were ever given; the column ``tag`` has their numbers, from 1 on."""
@@ -340,7 +396,7 @@ class Episodes(OfBuffer):
             yield batch
 
     def to_pandas(self, *, steps: bool = False, columns: Sequence[str] | None = None, returns: bool = True) -> pandas.DataFrame:
-        """Return them as a table, a row each by id: stream, start, length, returns, ending (categorical), tag.
+        """Return them as a table, a row each by id: stream, start, length, returns, ending (categorical), tag, values by name.
 
         Parameters
         ----------

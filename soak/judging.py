@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from tests.support.workloads import POSITIONS, STORE, TAGS, VALUE, Left, Promise, Recorded, Workload, boot
+from tests.support.workloads import POSITIONS, STORE, TAGS, VALUE, Left, Promise, Recorded, Workload, boot, values_of
 
 Array = npt.NDArray[Any]
 FRESH = 25  # steps of every environment that are added afterwards, as one episode; no other is that long
@@ -171,6 +171,7 @@ class Judgement:
             mine = streams == stream
             columns = {name: values.numpy()[mine] for name, values in batch.items()}
             self._check_stream(stream, at[mine], columns, buffer.episodes.tag_names, when)
+        self._check_values(buffer, when)
 
     def _steps_of(self, buffer: db.ReplayBuffer, when: str) -> tuple[Array, Array, dict[str, Any]]:
         """Return the streams and positions of all steps, and what they hold."""
@@ -254,6 +255,26 @@ class Judgement:
         if bad.any():
             raise BrokenError(what, f"stream {stream}, positions {at[bad].tolist()}")
 
+    def _check_values(self, buffer: db.ReplayBuffer, when: str) -> None:
+        """Check that each episode has the values that were promised, or later ones, and none that it was not given."""
+        must, may, lows = self._expected.must, self._expected.may, self._expected.may.low
+        try:
+            found = [(episode, episode.values) for episode in buffer.episodes]
+        except Exception as error:
+            raise broken_by(f"{when}reading values of episodes", error) from error
+        for episode, values in found:
+            at, count = f"episode {episode.id}, {str(values)[:100]}", values.get("count", 0)
+            if self._fresh and episode.length == FRESH:
+                if values != {"fresh": True}:
+                    raise BrokenError(f"{when}an episode that was added afterwards has other values", at)
+                continue
+            if values and values != values_of(episode.id, int(count)):
+                raise BrokenError(f"{when}an episode has values of another, or some of them", at)
+            is_back = episode.start // self._streams < lows[episode.stream]
+            least = 0 if must is None or is_back else must.values.get(episode.id, 0)
+            if not least <= int(count) <= may.values.get(episode.id, 0):
+                raise BrokenError(f"{when}an episode has older values than promised, or some that it was not given", at)
+
     def _check_marks(self, buffer: db.ReplayBuffer) -> None:
         """Check that all marks are there that were acknowledged, and that each has what it was made of."""
         marked = self._expected.marks
@@ -298,6 +319,7 @@ class Judgement:
                 buffer.add(**self._workload.given({name: np.concatenate([step[name] for step in steps]) for name in steps[0]}))
             episodes = buffer.episodes
             episodes[episodes.length == FRESH].set_tag("fresh")
+            episodes[episodes.length == FRESH].set_values(fresh=True)
             buffer.flush()
         except Exception as error:
             raise broken_by("going on", error) from error

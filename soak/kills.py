@@ -165,6 +165,12 @@ def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
         if len(bad):
             which, more = bad[0], len(bad) - 1
             raise WrongError(f"{name!r} of step {steps[which]} is {found[name][which]}, not {values[which]}; and {more} more")
+    for episode in buffer.episodes:
+        first = episode.start // world.n_envs
+        number, given = first // world.rows(episode.stream), episode.values
+        is_due = first < known.tagged[episode.stream]
+        if (given or is_due) and given != {"name": f"episode {number}", "number": number}:
+            raise WrongError(f"the values of episode {episode.id} are {given}, and it is number {number} of its environment")
 
 
 # In a worker

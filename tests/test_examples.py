@@ -16,11 +16,13 @@ import pytest
 import torch
 
 import diskbuffer as db
+from diskbuffer.formats import import_
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 SHORT: dict[str, tuple[object, ...]] = {
+    "record_robot.py": ("--episodes", 2, "--hz", 1e4),
     "world_model.py": ("--steps", 200, "--updates", 4),
     "train_diffusion_policy.py": ("--episodes", 3, "--updates", 4),
     "prioritized_dqn.py": ("--steps", 600),
@@ -51,6 +53,35 @@ def test_an_example_whose_store_is_being_written_says_so_in_a_line(tmp_path: Pat
         pytest.raises(SystemExit, match="store is being written to by this process"),
     ):
         runpy.run_path(str(EXAMPLES / "prioritized_dqn.py"), run_name="__main__")
+
+
+@pytest.mark.some(1)
+def test_a_recording_that_is_killed_goes_on_and_its_good_episodes_go_to_lerobot(tmp_path: Path) -> None:
+    store, target = tmp_path / "store", tmp_path / "lerobot"
+    command = [sys.executable, str(EXAMPLES / "record_robot.py"), "--store", str(store), "--episodes", "12", "--hz", "300"]
+    recording = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert recording.stdout is not None
+    for _ in range(4):
+        recording.stdout.readline()
+    while (running := db.ReplayBuffer(store, mode="r").episodes[-1]).ending != "running" or running.length < 3:
+        assert recording.poll() is None
+    recording.kill()
+    recording.communicate()
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    assert int(told[0].split()[1].rstrip(":")) in (4, 5)  # one more may have ended, and been judged, before the kill
+    run("record_robot.py", "--store", store, "--export", target)
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        values, endings = buffer.episodes.values, buffer.episodes.ending.tolist()
+        assert endings.count("truncated") in (12, 13)  # one may have ended, and not been judged
+        assert len(endings) - endings.count("truncated") <= 1
+        good = values["success"] & (values["late"] < 0.1)
+        instructions = [str(text) for text in values["instruction"][good]]
+        assert good.any()
+        assert not values["success"].all()
+    import_("lerobot", target, tmp_path / "back", progress=False)
+    with db.ReplayBuffer(tmp_path / "back", mode="r") as buffer:
+        assert [episode.values["instruction"] for episode in buffer.episodes] == instructions
+        assert buffer.episodes.values["success"].all()
 
 
 @pytest.mark.nightly

@@ -9,6 +9,7 @@ from diskbuffer.arguments.integers import shown
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD
+from diskbuffer.index.index import Index
 from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.schema.schema import TAG
@@ -26,20 +27,11 @@ def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Int64) -> int:
 
 def _tag(columns: DerivedColumns, tag: str | None, ids: Int64) -> int:
     store, index = columns.store, columns.reader.index
-    streams, positions = ids % len(index.table), ids // len(index.table)
-    starts, ends = index.episodes_of(streams, positions)
-    running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
-    if (starts < 0).any():
-        raise InputError(f"step {ids[starts < 0][0]} was evicted since, or was never added; take buffer.episodes anew")
-    if running.any():
-        raise InputError(
-            f"the episode of step {ids[running][0]} is not over, and can be tagged once it is; "
-            "buffer.episodes[buffer.episodes.ending != 'running'] leaves such out"
-        )
     size = store.layout.segment_rows
-    episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
+    episodes = np.unique(episodes_that_are_over(index, ids, "tagged"), axis=1)
     rows: dict[int, list[slice]] = {}  # of each slot
-    for stream, first, end in episodes.T.tolist():
+    for stream, start, end in episodes.T.tolist():
+        first = max(start, int(index.table[stream, FLOOR]))
         for begin in range(first // size * size, end, size):
             rows.setdefault(index.slot(stream, begin), []).append(slice(max(first - begin, 0), min(end - begin, size)))
     store.refuse_evicted(list(rows))
@@ -51,6 +43,24 @@ def _tag(columns: DerivedColumns, tag: str | None, ids: Int64) -> int:
             values[slot][which] = number
         store.note_checksum(TAG, slot)
     return int(episodes.shape[1])
+
+
+def episodes_that_are_over(index: Index, ids: Int64, done: str) -> Int64:
+    """Return of each step the stream of its episode, and the positions of its first row and its last, (3, n).
+
+    An InputError, which says what was to be `done`, where a step is not there, or its episode is not over.
+    """
+    streams, positions = ids % len(index.table), ids // len(index.table)
+    starts, ends = index.episodes_of(streams, positions)
+    running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
+    if (starts < 0).any():
+        raise InputError(f"step {ids[starts < 0][0]} was evicted since, or was never added; take buffer.episodes anew")
+    if running.any():
+        raise InputError(
+            f"the episode of step {ids[running][0]} is not over, and can be {done} once it is; "
+            "buffer.episodes[buffer.episodes.ending != 'running'] leaves such out"
+        )
+    return np.stack([streams, starts, ends])
 
 
 def _number(columns: DerivedColumns, tag: str) -> int:

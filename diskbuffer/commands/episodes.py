@@ -10,6 +10,7 @@ from diskbuffer.plugin import EpisodeTable, Reader, counted
 
 _SHOWN = 30  # rows of a table, unless more are asked for
 _LEFT = ("ending", "tag")
+_LONGEST = 40  # characters of a value that are shown
 
 
 @telling_damage
@@ -31,7 +32,7 @@ def episodes(
         Which ones: "return > 10 and ending == 'terminated'". Known are episode (its id), stream, start, length, return, ending
         ('terminated', 'truncated', 'cut off', 'running'), tag, age (steps of its environment that came after it), whole (its
         beginning was not evicted) and ended (steps of all environments that had been added by then, about); <, <=, ==, !=, >=,
-        >, in, and, or, not, parentheses.
+        >, in, and, or, not, parentheses. So are the values that episodes were given by name: "success and score > 0.5".
     sort
         By which of these, smallest first. The newest come first by default: those that ended last.
     reverse
@@ -65,11 +66,14 @@ def _show(shown: EpisodeTable, matching: EpisodeTable, every: EpisodeTable) -> N
             row["ending"],
             row["tag"],
             f"{row['age']:,}",
+            *("" if row[name] is None else _brief(row[name]) for name in shown.values),
         )
         for row in shown.to_rows()
     ]
     if rows:
-        show(table(("episode", "stream", "start", "length", "return", "ending", "tag", "age"), rows, left=_LEFT), "")
+        texts = [name for name, value in shown.values.items() if value.kind == "text"]
+        head = ("episode", "stream", "start", "length", "return", "ending", "tag", "age", *shown.values)
+        show(table(head, rows, left=(*_LEFT, *texts)), "")
     parts = [counted(len(matching), "episode")]
     if len(matching) < len(every):
         parts = [f"{len(matching):,} of {counted(len(every), 'episode')}"]
@@ -78,3 +82,8 @@ def _show(shown: EpisodeTable, matching: EpisodeTable, every: EpisodeTable) -> N
     if not shown.whole.all():
         parts.append("+ was longer: its beginning was evicted")
     show(", ".join(parts))
+
+
+def _brief(value: object) -> str:
+    text = number(value) if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

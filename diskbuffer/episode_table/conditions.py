@@ -11,8 +11,9 @@ import difflib
 import math
 import tokenize
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,10 +29,7 @@ TRUTHS = ("whole",)
 _LONGEST, _DEEPEST = 2000, 50
 _RETURN = "rETURN"  # stands for "return", which is a keyword of Python's, while its parser works
 _CONSTANTS = {"nan": math.nan, "inf": math.inf}
-_HELP = (
-    "Compare " + ", ".join((*NUMBERS, *TEXTS, *TRUTHS)) + " by <, <=, ==, !=, >=, >, in and not in; join with and, or, not and "
-    "parentheses. For example: return > 10 and ending == 'terminated'"
-)
+KNOWN = (*NUMBERS, *TEXTS, *TRUTHS, "returns", "id", *_CONSTANTS)  # names that no value of episodes may have
 _ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: np.less,
     ast.LtE: np.less_equal,
@@ -50,6 +48,9 @@ class Table(Protocol):
 
     def column(self, name: str) -> Any:
         """Return a column, a value for each episode."""
+
+    def given(self, name: str) -> Any:
+        """Return which episodes were given a value of a name."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,25 @@ class Condition:
 class _Value:
     """One side of a comparison: a column, a constant, or a list of constants."""
 
-    kind: str  # "number", "text", "truth", "none" or "list"
+    kind: str  # of `SHOWN`
     of: Callable[[Table], Any]
     shown: str
     constant: Any = None
     column: str | None = None
 
 
-def parse(text: str) -> Condition:
+def parse(text: str, values: Mapping[str, str] = MappingProxyType({})) -> Condition:
     """Read a condition.
 
-    Names are the columns of `EpisodeTable`; ``nan``, ``inf``, ``None`` (no tag; a return that is not a number), ``True`` and
-    ``False``. Comparisons may be chained (``10 <= length < 20``). ``in`` takes a tuple or list (``stream in (0, 3)``), or a
-    column of text (``'demo' in tag``).
+    Names are the columns of `EpisodeTable`; ``nan``, ``inf``, ``None`` (no tag, no value; a return that is not a number),
+    ``True`` and ``False``. Comparisons may be chained (``10 <= length < 20``). ``in`` takes a tuple or list
+    (``stream in (0, 3)``), or a column of text (``'demo' in tag``).
+
+    Parameters
+    ----------
+    text : str
+    values : mapping of str to str
+        The kinds of episodes' values, by name: "truth", "integer", "number" or "text".
 
     Raises
     ------
@@ -95,7 +102,7 @@ def parse(text: str) -> Condition:
     """
     if len(text) > _LONGEST:
         raise InputError(f"a condition has {_LONGEST:,} characters at most, found {len(text):,}")
-    reader = _Reader(text)
+    reader = _Reader(text, values)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # of a backslash in a text
@@ -130,13 +137,22 @@ def _without_keyword(text: str) -> str:
 class _Reader:
     """Translate a syntax tree."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text.strip()
+    def __init__(self, text: str, values: Mapping[str, str]) -> None:
+        self._text, self._values = text.strip(), values
+        self._kinds = dict.fromkeys(NUMBERS, "number") | dict.fromkeys(TEXTS, "text") | dict.fromkeys(TRUTHS, "truth")
+        self._kinds |= {name: "number" if kind == "integer" else kind for name, kind in values.items()}
 
     def error(self, what: str, at: int) -> InputError:
         """Return an error that shows where it is."""
         shown = self._text if self._text.isprintable() else repr(self._text)
-        return InputError(f"in the condition\n    {shown}\n    {' ' * at}^\n{what.replace(_RETURN, 'return')}. {_HELP}")
+        return InputError(f"in the condition\n    {shown}\n    {' ' * at}^\n{what.replace(_RETURN, 'return')}. {self._help}")
+
+    @property
+    def _help(self) -> str:
+        return (
+            f"Compare {', '.join(self._kinds)} by <, <=, ==, !=, >=, >, in and not in; join with and, or, not and "
+            "parentheses. For example: return > 10 and ending == 'terminated'"
+        )
 
     def _wrong(self, node: ast.expr, what: str) -> InputError:
         at = len(self._text.encode()[: node.col_offset].decode(errors="ignore"))  # the parser counts bytes
@@ -193,19 +209,22 @@ class _Reader:
         if "none" in (left.kind, right.kind):
             return self._missing(op, left, right, at)
         if left.kind != right.kind or left.kind == "list":
-            raise self._wrong(at, f"{left.shown} is {_KINDS[left.kind]} and {right.shown} is {_KINDS[right.kind]}")
+            raise self._wrong(at, f"{left.shown} is {SHOWN[left.kind]} and {right.shown} is {SHOWN[right.kind]}")
         if left.kind != "number" and not isinstance(op, ast.Eq | ast.NotEq):
-            raise self._wrong(at, f"{_SIGNS[type(op)]} is for numbers; {left.shown} is {_KINDS[left.kind]}")
+            raise self._wrong(at, f"{_SIGNS[type(op)]} is for numbers; {left.shown} is {SHOWN[left.kind]}")
         self._check_endings((left, right), at)
         compare = _ORDERS[type(op)]
         return lambda table: compare(left.of(table), right.of(table))
 
     def _missing(self, op: ast.cmpop, left: _Value, right: _Value, at: ast.expr) -> Callable[[Table], Any]:
-        """Compare with None: no tag, or a return that is not a number."""
+        """Compare with None: no tag, a value that was not given, or a return that is not a number."""
         value = right if left.kind == "none" else left
+        same = isinstance(op, ast.Eq)
+        if isinstance(op, ast.Eq | ast.NotEq) and value.column is not None and value.column in self._values:
+            name = value.column
+            return lambda table: np.not_equal(table.given(name), same)
         if not isinstance(op, ast.Eq | ast.NotEq) or value.kind not in ("number", "text"):
             raise self._wrong(at, "None can be compared by == and != only, with a number or a text")
-        same = isinstance(op, ast.Eq)
         if value.kind == "text":
             return lambda table: np.equal(np.equal(value.of(table), ""), same)
         return lambda table: np.equal(np.isnan(value.of(table)), same)
@@ -214,7 +233,7 @@ class _Reader:
         if right.kind == "text" and left.kind == "text":
             return lambda table: np.strings.find(np.asarray(right.of(table)), np.asarray(left.of(table))) >= 0
         if right.kind != "list":
-            raise self._wrong(at, f"'in' needs a list, such as (0, 1), or a text; {right.shown} is {_KINDS[right.kind]}")
+            raise self._wrong(at, f"'in' needs a list, such as (0, 1), or a text; {right.shown} is {SHOWN[right.kind]}")
         parts = [self._compared(ast.Eq(), left, one, at) for one in right.constant]
 
         def inside(table: Table) -> Any:
@@ -262,12 +281,12 @@ class _Reader:
         name = "return" if node.id == _RETURN else node.id
         if name in _CONSTANTS:
             return self._constant(node, _CONSTANTS[name])
-        kinds = dict.fromkeys(NUMBERS, "number") | dict.fromkeys(TEXTS, "text") | dict.fromkeys(TRUTHS, "truth")
-        if name not in kinds:
-            near = difflib.get_close_matches(name, [*kinds, *_CONSTANTS], 1)
+        if name not in self._kinds:
+            near = difflib.get_close_matches(name, [*self._kinds, *_CONSTANTS], 1)
             meant = f"the text {name!r}, in quotes" if name in ENDINGS else f"{near[0]!r}" if near else ""
             raise self._wrong(node, f"{name!r} is not known" + (f" (did you mean {meant}?)" if meant else ""))
-        return _Value(kinds[name], lambda table: table.column(name), name, column=name)
+        return _Value(self._kinds[name], lambda table: table.column(name), name, column=name)
 
 
-_KINDS = {"number": "a number", "text": "a text", "truth": "true or false", "none": "None", "list": "a list"}
+SHOWN = {"text": "a text", "truth": "true or false", "none": "None", "list": "a list"}
+SHOWN |= dict.fromkeys(("number", "integer"), "a number")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.index.named_values import Value
 from diskbuffer.schema.schema import Column
 
 
@@ -56,6 +57,8 @@ class EpisodeData:
         column, the frames ahead of the first row. Else empty, and the first stack is filled up.
     running : bool
         Whether it is not over: it may go on with the next steps of its environment.
+    values : mapping of str to bool, int, float or str
+        What it was given by name, as `Episodes.set_values` takes it.
     """
 
     columns: Mapping[str, Rows]
@@ -64,6 +67,7 @@ class EpisodeData:
     stream: int = 0
     lead: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     running: bool = False
+    values: Mapping[str, Value] = field(default_factory=dict)
 
     def flag(self, name: str) -> bool:
         """Return the flag of the last step, "terminated" or "truncated"."""
@@ -96,6 +100,8 @@ class Contents:
         Whether episodes have tags.
     arrays : mapping of str to array
         What else belongs to all of them, as `Copies.arrays` has it.
+    values : tuple of str
+        The names of values that episodes were given.
     """
 
     columns: Mapping[str, Column]
@@ -110,6 +116,7 @@ class Contents:
     padding: str = "first"
     tags: bool = False
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    values: tuple[str, ...] = ()
 
 
 class Source(Protocol):
@@ -187,6 +194,8 @@ class Format:
         Whether reading loads pickles, which can run any code: only after ``trust=True``.
     files : callable
         ``files(path)`` returns what is read of a source: files, and directories with all that is in them. By default the path.
+    values : bool
+        Whether a target has a place for the values of episodes.
     """
 
     name: str
@@ -196,3 +205,4 @@ class Format:
     losses: Callable[..., Mapping[str, str]] = field(default=no_losses)
     pickles: bool = False
     files: Callable[[Path], Collection[Path]] = field(default=lambda path: [path])
+    values: bool = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.episode_table.conditions import parse
 from diskbuffer.errors import InputError
+from diskbuffer.index.named_values import Named, Value
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.episode_columns import list_episodes, row_of, sum_rewards, when_they_ended
 from diskbuffer.schema.endings import RUNNING, TERMINATED, TRUNCATED
@@ -46,6 +47,8 @@ class EpisodeTable:
     ended : (n,) int64
         How many steps of all environments had been added when it ended, or by now where it runs, about; see
         `diskbuffer.reading.episode_columns.when_they_ended`. This is the order of time.
+    values : mapping of str to Named
+        What they were given by `Episodes.set_values`, by name; each is a column, too.
     """
 
     episode: Int64
@@ -58,17 +61,19 @@ class EpisodeTable:
     age: Int64
     whole: npt.NDArray[np.bool_]
     ended: Int64
+    values: Mapping[str, Named] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.episode)
 
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Return the names of the columns: "return", where the attribute is `returns`."""
-        return tuple(_NAMES.get(column.name, column.name) for column in fields(cls))
+        return (*(_NAMES.get(name, name) for name in _OWN), *self.values)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column by its name; an InputError where there is none of it."""
+        """Return a column by its name; an InputError where there is none of it. What was not given is False, NaN or ""."""
+        if name in self.values:
+            return self.values[name].shown
         if name not in self.names():
             raise InputError(f"episodes have no {name!r}; they have {', '.join(self.names())}")
         values: npt.NDArray[Any] = getattr(self, next((own for own, shown in _NAMES.items() if shown == name), name))
@@ -88,11 +93,16 @@ class EpisodeTable:
             It is no condition that can be understood.
         """
         rows = self.where(which) if isinstance(which, str) else which
-        return EpisodeTable(*(self.column(name)[rows] for name in self.names()))
+        values = {name: value.some(rows) for name, value in self.values.items()}
+        return replace(self, **{name: getattr(self, name)[rows] for name in _OWN}, values=values)
 
     def where(self, condition: str) -> npt.NDArray[np.bool_]:
         """Return for which episodes a condition holds, (n,): what `select` takes as text."""
-        return parse(condition).select(self)
+        return parse(condition, {name: value.kind for name, value in self.values.items()}).select(self)
+
+    def given(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return which episodes were given a value of a name, (n,)."""
+        return self.values[name].given
 
     def argsort(self, by: str = "ended", *, reverse: bool = False) -> Int64:
         """Return the rows in the order of a column, (n,); NaN last, equal ones by their ids, reversed as well.
@@ -100,7 +110,7 @@ class EpisodeTable:
         By "ended", the default, the episodes that ended first come first.
         """
         values = self.column(by)
-        if values.dtype.kind == "U":
+        if values.dtype.kind in "UT":
             values = np.unique(values, return_inverse=True)[1]
         keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
         order: Int64 = np.lexsort((-self.episode, -keys) if reverse else (self.episode, keys))
@@ -128,11 +138,22 @@ class EpisodeTable:
         """Return the row of an episode by its id; an InputError where there is none."""
         return row_of(self.episode, episode)
 
+    def values_of(self, row: int) -> dict[str, Value]:
+        """Return the values of one episode by name."""
+        return {name: value.one(row) for name, value in self.values.items() if value.given[row]}
+
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return the episodes as dicts of what JSON holds, but for returns that are NaN or infinite."""
+        """Return the episodes as dicts of what JSON holds, but for numbers that are NaN or infinite; None was not given."""
         names = self.names()
         lists = [self.column(name).tolist() for name in names]
-        return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+        for name, value in self.values.items():
+            for at in np.flatnonzero(~value.given).tolist():
+                rows[at][name] = None
+        return rows
+
+
+_OWN = tuple(each.name for each in fields(EpisodeTable) if each.name != "values")
 
 
 def build(store: Store, index: Streams, refresh: Callable[[], object]) -> EpisodeTable:
@@ -143,6 +164,5 @@ def build(store: Store, index: Streams, refresh: Callable[[], object]) -> Episod
     sums = sum_rewards(store, index, episodes)
     returns = sums.sum(axis=tuple(range(1, sums.ndim)))
     ended, whole = when_they_ended(store, index, episodes), episodes.start == episodes.id
-    return EpisodeTable(
-        episodes.id, episodes.stream, episodes.start, episodes.length, returns, episodes.ending, episodes.tag, age, whole, ended
-    )
+    known = episodes.id, episodes.stream, episodes.start, episodes.length, returns, episodes.ending, episodes.tag
+    return EpisodeTable(*known, age, whole, ended, store.values_of_episodes(episodes.id))

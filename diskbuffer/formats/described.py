@@ -88,7 +88,8 @@ def describe_episode(episode: EpisodeData) -> dict[str, Any]:
     """Return what is told of an episode where it is one of many files, as JSON."""
     endings = [flag for flag in ("terminated", "truncated") if episode.flag(flag)]
     ending = " and ".join(endings) or "cut off"
-    return {"steps": episode.steps, "ending": ending, "tag": episode.tag, "stream": episode.stream}
+    told = {"steps": episode.steps, "ending": ending, "tag": episode.tag, "stream": episode.stream}
+    return told | ({"values": dict(episode.values)} if episode.values else {})
 
 
 def numbered(contents: Contents, episodes: int | None, steps: int | None, tags: bool = False) -> Contents:

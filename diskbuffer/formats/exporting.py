@@ -83,7 +83,10 @@ def export(
         contents = source.contents
         if not contents.episodes:
             raise InputError(f"{store} has no episodes{' for which that holds' if where else ''}: there is nothing to export")
-        refuse(target_format.losses(contents, **options), allow_loss, f"{format} cannot hold all of {store}")
+        losses = dict(target_format.losses(contents, **options))
+        if contents.values and not target_format.values:
+            losses["values"] = f"it has no place for what episodes were given by name: {', '.join(contents.values)}"
+        refuse(losses, allow_loss, f"{format} cannot hold all of {store}")
         task = {
             "export": format,
             "options": as_texts(options),

@@ -43,7 +43,7 @@ def fill(appender: Appender, episodes: Iterable[EpisodeData], report: Callable[[
 def _append(appender: Appender, episode: EpisodeData, report: Callable[[int], None]) -> None:
     """Append what is not there yet of an episode."""
     env, columns, number = episode.stream, appender.columns, appender.count(episode.stream)
-    appender.begin(env, episode.tag)
+    appender.begin(env, episode.tag, episode.values)
     begin = appender.present(episode.steps, env)
     appender.skip(begin, env)
     report(begin)

@@ -109,6 +109,7 @@ class StoreSource:
             frame_stack=info.frame_stack,
             padding=info.padding,
             tags=bool((table.tag != "").any()),
+            values=tuple(name for name, value in table.values.items() if value.given.any()),
         )
 
     @property
@@ -122,7 +123,8 @@ class StoreSource:
         numbers = np.stack([table.stream, table.start, table.length], axis=1).tolist()
         columns = {path: str(column) for path, column in self._columns.items()}
         about = [info.environment, info.metadata, info.n_envs, info.frame_stack, info.padding, info.tags]
-        facts = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest("row_checksum", final=True)]
+        of_episodes = [table.ending.tolist(), table.tag.tolist(), [table.values_of(row) for row in range(len(table))]]
+        facts = [columns, about, numbers, *of_episodes, self._digest("row_checksum", final=True)]
         self._derived = self._digests()
         return hashlib.sha256(json.dumps([*facts, self._derived]).encode()).hexdigest()
 
@@ -170,6 +172,7 @@ class StoreSource:
                 stream,
                 lead=self._lead(int(table.start[row])),
                 running=str(table.ending[row]) == RUNNING,
+                values=table.values_of(row),
             )
 
     def _lead(self, start: int) -> dict[str, npt.NDArray[Any]]:

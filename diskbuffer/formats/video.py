@@ -79,4 +79,4 @@ def _losses(contents: Contents, *, column: str | None = None, **_: Any) -> Mappi
     return {**lost, "columns": f"{', '.join(others)}: no part of a movie"} if others else lost
 
 
-VIDEO = Format("video", "an MP4 and a JSON of each episode", write=_write, losses=_losses)
+VIDEO = Format("video", "an MP4 and a JSON of each episode", write=_write, losses=_losses, values=True)

@@ -129,4 +129,4 @@ def _losses(contents: Contents, **_: Any) -> Mapping[str, str]:
     return {}
 
 
-WEBDATASET = Format("webdataset", "shards of tar files, a sample an episode", write=_write, losses=_losses)
+WEBDATASET = Format("webdataset", "shards of tar files, a sample an episode", write=_write, losses=_losses, values=True)

@@ -17,6 +17,7 @@ from diskbuffer.schema.schema import TAG
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies.marks import OF_STORE, MarkPaths
+from diskbuffer.store.episode_values import stamp
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.segment_rows import SegmentRows
@@ -118,7 +119,8 @@ class OneStore:
         numbers = self.index.table[:, _KNOWN].tobytes()
         tags = table.column(f"{CHECKSUMS}/{TAG}".removeprefix(f"{SEGMENTS}/")).tobytes() if TAG in layout.derived else b""
         described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema))
-        return (numbers, self.index.begins.tobytes(), tags, described, self.store.following.history)
+        values = stamp(self.store.files)
+        return (numbers, self.index.begins.tobytes(), tags, values, described, self.store.following.history)
 
     def writer(self) -> dict[str, Any] | None:
         """Return who writes to it."""
@@ -153,17 +155,18 @@ class WritersStores:
         self._stores: MultiWriterStore = MultiWriterStore(files)
         self.store = cast(Store, self._stores)  # it has the same face, for all that reads
         self._context = (frame_stack or self._stores.layout.frame_stack) - 1
-        self._numbers = b""
+        self._numbers, self._values = b"", list[Any]()
         self.look()
 
     def look(self) -> bool:
         """See what has changed, and which writers came."""
         with self._stores.lock:
-            layout, before = self._stores.layout, self._numbers
+            layout, before = self._stores.layout, (self._numbers, self._values)
             self.index = self._stores.read(self._context)
             self._numbers = self.index.table[:, _KNOWN].tobytes()
             tagged = TAG in self._stores.layout.derived  # by a learner, whose files have no checksums to compare
-            return tagged or self._numbers != before or self._stores.layout is not layout
+            self._values = [stamp(member.store.files) for member in self._stores.members if member.is_there]
+            return tagged or (self._numbers, self._values) != before or self._stores.layout is not layout
 
     def writer(self) -> dict[str, Any] | None:
         """Return one of those who write to stores, or who writes columns beside them."""

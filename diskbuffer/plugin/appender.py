@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.index.named_values import Value
 from diskbuffer.opening.store_info import StoreInfo
+from diskbuffer.schema.endings import RUNNING
 from diskbuffer.schema.nested import put_argument
 from diskbuffer.schema.schema import KEPT, Column
 from diskbuffer.store.copies import arrays as stored_arrays
@@ -95,7 +97,9 @@ class Appender:
         self._passed = [0] * buffer.n_envs  # steps so far, those of an earlier run among them
         self._over = [False] * buffer.n_envs  # whether the newest episode is
         self._is_first = [False] * buffer.n_envs  # whether the next step begins it
-        self._tags: list[list[str]] = [[] for _ in range(buffer.n_envs)]  # of the episodes, in their order
+        # Of the episodes, in their order
+        self._tags: list[list[str]] = [[] for _ in range(buffer.n_envs)]
+        self._values: list[list[Mapping[str, Value]]] = [[] for _ in range(buffer.n_envs)]
         self._later: list[tuple[int, int, Mapping[str, Array]]] = []  # environment, number of the first step, derived values
         self._waiting = 0  # steps of these
 
@@ -118,9 +122,10 @@ class Appender:
         self._passed[env] += passed
         self._is_first[env] = self._is_first[env] and not passed
 
-    def begin(self, env: int = 0, tag: str = "") -> None:
-        """Begin an episode, whose steps are appended next; a tag of "" is none."""
+    def begin(self, env: int = 0, tag: str = "", values: Mapping[str, Value] = MappingProxyType({})) -> None:
+        """Begin an episode, whose steps are appended next; a tag of "" is none. It is given its values once it is over."""
         self._tags[env].append(tag)
+        self._values[env].append(values)
         self._over[env], self._is_first[env] = False, True
 
     def append(self, block: Mapping[str, Any], env: int = 0) -> None:
@@ -192,6 +197,7 @@ class Appender:
             self._buffer.columns.write(name, np.zeros(0, np.int64), np.zeros((0, *column.shape), column.np_dtype))
         self._buffer.cut_off(np.flatnonzero(self._over).tolist())
         self._tag()
+        self._give_values()
         self._buffer.flush(recompress=True)  # or it would be compressed when it is next written to, if ever
 
     def _tag(self) -> None:
@@ -205,6 +211,18 @@ class Appender:
             expected = np.array(tags[len(tags) - len(starts) :], np.str_)
             for tag in sorted(set(expected[expected != current].tolist()) - {""}):
                 episodes.of(starts[(expected == tag) & (current != tag)]).set_tag(tag)
+
+    def _give_values(self) -> None:
+        """Give the episodes that are there, and over, their values."""
+        if not any(values for of_env in self._values for values in of_env):
+            return
+        episodes = self._buffer.episodes
+        for env, values in enumerate(self._values):
+            mine = episodes[episodes.stream == env]
+            over = mine[mine.ending != RUNNING]
+            rows = np.array(values[len(values) - len(mine) :], object)[mine.ending != RUNNING]
+            names = dict.fromkeys(name for row in rows for name in row)
+            over.set_values(**{name: [row.get(name) for row in rows] for name in names})
 
     def close(self) -> None:
         """Close the store, which has what was appended so far; `commit` first, to have all else."""

@@ -19,6 +19,7 @@ from diskbuffer.arguments.inputs import integers, step_ids
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.index.named_values import Named
 from diskbuffer.native.jobs import Job
 from diskbuffer.native.sampling import Philox
 from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
@@ -186,6 +187,10 @@ class BatchReader(ABC):
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
             return until_found([self], lambda: list_episodes(self._store, self.index, self.refresh))
+
+    def values_of_episodes(self, ids: Int64) -> dict[str, Named]:
+        """Return the values of episodes by name, as of now: of those names that one of them has a value of."""
+        return self._store.values_of_episodes(ids)
 
     def when_they_ended(self, episodes: EpisodeColumns) -> Int64:
         """Return when each of the listed episodes ended, in steps of all environments, about."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.index.index import Index
+from diskbuffer.index.named_values import Named
 from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
 from diskbuffer.samplers.draws import Draw
@@ -58,6 +59,10 @@ class EpisodeReader:
     def sum_rewards(self, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
         """Return the sums of the rewards of episodes, (n, ...), NaN where one was evicted."""
         return self._reader.sum_rewards(episodes)
+
+    def values(self, ids: Int64) -> dict[str, Named]:
+        """Return the values of episodes by name."""
+        return self._reader.values_of_episodes(ids)
 
     def when_they_ended(self, episodes: EpisodeColumns) -> Int64:
         """Return when each of the listed episodes ended, in steps of all environments, about."""

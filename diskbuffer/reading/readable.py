@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.index.named_values import Named
 from diskbuffer.store.format.layout import Layout
 
 
@@ -63,6 +65,9 @@ class Readable(Protocol):
 
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""
+
+    def values_of_episodes(self, ids: npt.NDArray[np.int64]) -> dict[str, Named]:
+        """Return the values of episodes by name, (n,) each."""
 
     def forget_rows(self) -> None:
         """Treat what was seen, and what is mapped, as unknown until it is read anew."""

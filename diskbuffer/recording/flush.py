@@ -48,8 +48,9 @@ class Flush:
 
     def sync_what_is_new(self) -> None:
         """Sync, if steps were added or cleared since it was done last, or values written."""
-        noted, now = self._store.durability.state, (tuple(self._index.heads.tolist()), tuple(self._store.begins.tolist()))
-        if self._store.durability.written or noted is None or (noted.synced, noted.begins) != now:
+        store, noted = self._store, self._store.durability.state
+        now = tuple(self._index.heads.tolist()), tuple(store.begins.tolist()), store.episode_values.note
+        if store.durability.written or noted is None or (noted.synced, noted.begins, noted.values) != now:
             with one_sync_at_a_time():
                 self.sync()
 
@@ -86,14 +87,22 @@ class Flush:
 
     def _sync(self) -> None:
         store, heads, slots = self._store, np.full(self._store.layout.streams, -1, np.int64), set[int]()
+        with contextlib.suppress(OSError):  # it goes on as it is
+            store.episode_values.compact(store.lock, self._episodes)
         with store.lock:
             store.write_description_again()
+            values = store.episode_values.note  # before it is known which rows there are: of no later ones
         begins, retired, tail = self._captured(heads, slots)
         slots.update(self._sealer.slots())
         layout = store.layout
         store.files.sync_all(layout.data_file(path, slot) for slot in sorted(slots) for path in layout.schema.recorded)
-        store.sync(heads, begins, tail)
+        store.sync(heads, begins, tail, values)
         self._give_back(retired)
+
+    def _episodes(self) -> Int64:
+        """Return the ids of all episodes of which a row is there."""
+        index, streams = self._index, self._store.layout.streams
+        return np.concatenate([index.starts(stream) * streams + stream for stream in range(streams)])
 
     def _give_back(self, retired: list[Segment]) -> None:
         """Give the disk space of cleared segments back, which takes a dozen files to be removed for each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.store.description import Description
+from diskbuffer.store.episode_values import ValuesNote, remove_older
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.cleared import CLEARED_FILE
@@ -45,9 +47,9 @@ class Durability:
         self._noting = threading.Lock()
         self._gone: Int64 = np.zeros(description.layout.streams, np.int64)
 
-    def begin(self, heads: Int64) -> None:
-        """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
-        self._note(clean=False, synced=tuple(heads.tolist()))
+    def begin(self, heads: Int64, values: ValuesNote | None) -> None:
+        """Note that the store is open, and rows up to `heads`, (streams,), are on the disk, and values of episodes."""
+        self._note(clean=False, synced=tuple(heads.tolist()), values=values)
 
     def note_gone(self, positions: Int64) -> None:
         """Note that files of rows before some positions, (streams,), may be gone: a power loss does not bring these rows back."""
@@ -71,11 +73,12 @@ class Durability:
         if self._writer_lock is not None:
             self._writer_lock.require_place()
 
-    def sync(self, heads: Int64, begins: Int64, tail: CopyNote | None) -> None:
+    def sync(self, heads: Int64, begins: Int64, tail: CopyNote | None, values: ValuesNote | None) -> None:
         """Sync what was written later, the names of all files and the table to the disk, in this order; and note that.
 
         `heads` are the positions of the newest rows, `begins` those before which none counts, both of one moment. Their
-        segments are synced already, and `tail`, which has those rows that are not there yet.
+        segments are synced already, and `tail`, which has those rows that are not there yet. `values` are those of episodes up to
+        there.
         """
         self.refuse_to_write_elsewhere()
         with self._lock:  # they may be written to again at any time, as samplers keep them mapped
@@ -85,9 +88,12 @@ class Durability:
         self.sync_names_of_derived()
         self.sync_table()
         self.refuse_to_write_elsewhere()
-        self._note(clean=False, synced=tuple(heads.tolist()), begins=begins, tail=tail)
+        if values is not None:
+            self._files.sync_all([values.name, os.path.dirname(values.name)])
+        self._note(clean=False, synced=tuple(heads.tolist()), begins=begins, tail=tail, values=values)
         with contextlib.suppress(OSError):  # the next flush does it
             remove_others(self._files, tail)
+            remove_older(self._files, values)
 
     def sync_names_of_derived(self) -> None:
         """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.

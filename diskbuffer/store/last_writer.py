@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
+from diskbuffer.store.episode_values import ValuesNote
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.json_files import read_json
@@ -51,6 +52,8 @@ class State:
         What tells the store's directory from a copy of it; see `Files.place_id`.
     tail : CopyNote, optional
         The copy of what was in the tail only of the rows up to `synced`. None where nothing was.
+    values : ValuesNote, optional
+        What was on the disk of the values of episodes. None where none was ever given any.
     """
 
     boot: str
@@ -60,6 +63,7 @@ class State:
     salt: int
     place: str = ""
     tail: CopyNote | None = None
+    values: ValuesNote | None = None
 
     @classmethod
     def nothing(cls, layout: Layout) -> State:
@@ -73,8 +77,9 @@ class State:
             data = read_json(files, NAME)
             synced, begins = (tuple(int(n) for n in data[name]) for name in ("synced", "begins"))
             tail = None if data["tail"] is None else CopyNote(*map(int, data["tail"]))
-            state = cls(str(data["boot"]), bool(data["clean"]), synced, begins, layout.salt, str(data["place"]), tail)
-            is_sane = len(synced) == len(begins) == layout.streams and all(0 <= n < 2**62 for n in begins)
+            values = None if data["values"] is None else ValuesNote(*map(int, data["values"]))
+            state = cls(str(data["boot"]), bool(data["clean"]), synced, begins, layout.salt, str(data["place"]), tail, values)
+            is_sane = len(synced) == len(begins) == layout.streams and all(0 <= n < 2**62 for n in (*begins, *(values or ())))
             return state if is_sane and data["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
@@ -105,7 +110,8 @@ class State:
         return LastShutdown.KILLED if is_here else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
-        contents = (self.boot, self.clean, self.synced, self.begins, self.salt, self.place, *(self.tail or ()))
+        notes = *(self.tail or ()), *(self.values or ())
+        contents = (self.boot, self.clean, self.synced, self.begins, self.salt, self.place, *notes)
         return int(google_crc32c.value(" ".join(map(str, contents)).encode()))
 
 

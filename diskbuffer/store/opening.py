@@ -90,6 +90,8 @@ def _open_to_write(
 def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastShutdown:
     """Have the store be what is visible of that which the last writer left, and return how that ended."""
     last, synced = _how_it_was_left(store)
+    noted = None if store.durability.state is None else store.durability.state.values
+    store.episode_values.recover(noted, killed=last is LastShutdown.KILLED)
     visible = visible_rows(store)
     begins = visible_from(store, visible)
     if last is LastShutdown.POWER_LOSS or (begins != store.begins).any():  # where words may be torn
@@ -98,7 +100,8 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
         going_back.put_back_tail(store, visible, lost_power=True)
         going_back.go_back(store, visible)
         drop_lost(store)
-        store.durability.begin(store.heads(visible))
+        store.episode_values.drop_lost(store.heads(visible))
+        store.durability.begin(store.heads(visible), store.episode_values.note)
         store.begin_session()
         return last
     if last is LastShutdown.CLEAN:
@@ -108,7 +111,7 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
         for path in store.layout.derived:  # which the disk may not have, nor the table the checksums of
             slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
             store.durability.written.update((path, slot) for slot in slots.tolist())
-    store.durability.begin(np.array(synced, np.int64))
+    store.durability.begin(np.array(synced, np.int64), noted)
     store.keep_rows_of_readers()
     return last
 

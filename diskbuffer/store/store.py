@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.index.named_values import Named
 from diskbuffer.schema.schema import TAG, Column
 from diskbuffer.store import directory
 from diskbuffer.store.changes import Changeable
 from diskbuffer.store.description import Description
 from diskbuffer.store.durability import Durability
+from diskbuffer.store.episode_values import EpisodeValues, ValuesNote
 from diskbuffer.store.following import Following, WayBack
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
@@ -26,7 +28,7 @@ from diskbuffer.store.segments.mapped import InMemory, Maps
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.overlay import Layers
-from diskbuffer.store.system.writer_lock import WriterLock
+from diskbuffer.store.system.writer_lock import WriterLock, session
 from diskbuffer.store.tail_copy import CopyNote, Unpacked, copy_tail
 from diskbuffer.store.verification import AMBIGUOUS, Verification, as_noted
 
@@ -77,6 +79,7 @@ class Store(Changeable):
         self.following.look()
         self.verification.load()
         self.kept: Kept | None = None
+        self.episode_values = EpisodeValues(files, layout.salt, writable=self.writable)
         self._cleared = Cleared(files, layout, writable=self.writable)
         self._begins: Int64 | None = None  # that a reader is shown in their place
         self.shown: dict[tuple[str, int], InMemory] = {}
@@ -238,10 +241,10 @@ class Store(Changeable):
         with self._freeing():
             self.durability.sync_table()
 
-    def sync(self, heads: Int64, begins: Int64, tail: CopyNote | None) -> None:
+    def sync(self, heads: Int64, begins: Int64, tail: CopyNote | None, values: ValuesNote | None) -> None:
         """Sync all that belongs to rows up to `heads`, and note that; see `Durability.sync`."""
         with self._freeing():
-            self.durability.sync(heads, begins, tail)
+            self.durability.sync(heads, begins, tail, values)
 
     def copy_tail(self, parts: Iterable[Iterable[Unpacked]]) -> CopyNote | None:
         """Copy what is in the tail only, for `sync`; see `diskbuffer.store.tail_copy`."""
@@ -325,6 +328,17 @@ class Store(Changeable):
                 every = (*self.layout.tags, tag)
                 self.description.change(self.table.slots, tags=every)
             return self.layout.tags.index(tag) + 1
+
+    def values_of_episodes(self, ids: Int64) -> dict[str, Named]:
+        """Return the values of episodes by name, (n,) each; those of a writer elsewhere, as they are by now."""
+        with self.lock:
+            if not self.episode_values.writable:
+                self.episode_values.look(self._noted_values, session(self.files))
+            return self.episode_values.of(ids)
+
+    def _noted_values(self) -> tuple[ValuesNote | None, bool]:
+        state = State.read(self.files, self.layout)
+        return (None, True) if state is None else (state.values, not state.clean and self.kept is None)
 
     # Columns
 
@@ -454,7 +468,7 @@ class Store(Changeable):
     def after_fork(self) -> None:
         """Become a reader, with a lock of its own."""
         self.lock = threading.RLock()
-        self.writable, self.following.active = False, True
+        self.writable, self.following.active, self.episode_values.writable = False, True, False
         self.durability.after_fork()
         if self._writer_lock is not None:
             self._writer_lock.forget()

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, CorruptionError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.multi_writer import IndexPart, MultiWriterIndex
+from diskbuffer.index.named_values import Named, joined
 from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
@@ -136,6 +137,22 @@ class MultiWriterStore(Changeable):
         if self._index is None or look:
             self._index = self._combined(context, look)
         return self._index
+
+    def values_of_episodes(self, ids: Int64) -> dict[str, Named]:
+        """Return the values of writers' episodes by name; a CorruptionError where a name's are of two kinds."""
+        with self.lock:
+            streams, positions = ids % self.layout.streams, ids // self.layout.streams
+            parts = []
+            for member in self.members:
+                own = streams - member.entry.first_stream
+                places = np.flatnonzero((own >= 0) & (own < member.entry.streams) if member.is_there else [])
+                if len(places):
+                    its = positions[places] * member.entry.streams + own[places]
+                    parts.append((places, member.store.values_of_episodes(its)))
+        try:
+            return joined(parts, len(ids))
+        except KeyError as error:
+            raise CorruptionError(f"{self.root}: writers gave values of different kinds the name {error}") from None
 
     def check_open(self) -> None:
         """Raise a ClosedError where it was closed."""

@@ -52,6 +52,7 @@ WRITING: Calls = {
     "copies.remove": lambda parts: parts.copies.remove("kept"),
     "copies.snapshot": lambda parts: parts.copies.snapshot(parts.buffer.path.with_name("snapshot")),
     "episodes.set_tag": lambda parts: parts.episodes.set_tag("new"),
+    "episodes.set_values": lambda parts: parts.episodes.set_values(success=True),
     "update": lambda parts: parts.sampler.update(parts.batch["steps"], np.ones(4)),
 }
 READING: Calls = {

@@ -102,6 +102,11 @@ class World:
         return ((np.asarray(positions) * 64 + version) * 8 + stream + 1).astype(np.float32)
 
 
+def values_of(id_: int, count: int) -> dict[str, Any]:
+    """Return what an episode is given as the one of that count: as much as some sectors now and then."""
+    return {"count": count, "of": id_, "text": f"{id_} {count}, " * (1 + 7 * (count + id_) % 200), "even": count % 2 == 0}
+
+
 @dataclass(frozen=True)
 class Workload:
     """A kind of store, and how often each call is made to it."""
@@ -175,7 +180,8 @@ class Workload:
 
 USUAL = {"add": 12.0, "extend": 2.0, "flush": 0.6, "flush_by_itself": 0.6, "flush_while_adding": 0.8, "seal": 0.5, "reopen": 0.4}
 DERIVED = {"write": 4.0, "tag": 2.0, "map": 0.5}
-FAULTY = {"add": 12.0, "extend": 3.0, "flush": 3.0, "seal": 1.0, "write": 2.0, "tag": 1.0}
+GIVEN = {"values": 6.0, "flush": 2.0, "reopen": 0.8}
+FAULTY = {"add": 12.0, "extend": 3.0, "flush": 3.0, "seal": 1.0, "write": 2.0, "tag": 1.0, "values": 2.0}
 WORKLOADS = (
     Workload("add", weights=USUAL),
     Workload("three", n_envs=3, capacity=90, weights=USUAL),
@@ -198,6 +204,8 @@ WORKLOADS = (
     Workload("faults in noise", noisy=True, capacity=70, weights=FAULTY, faults=0.25, calls=50),
     Workload("marks", n_envs=2, weights=USUAL | {"extend": 4.0, "seal": 1.0, "mark": 1.0}, calls=50),
     Workload("marks of a ring", capacity=60, weights=USUAL | {"extend": 4.0, "seal": 1.0, "mark": 1.0, "clear": 0.5}, calls=50),
+    Workload("values", n_envs=2, weights=USUAL | GIVEN, calls=80),
+    Workload("values of a ring", capacity=60, weights=USUAL | GIVEN | {"extend": 4.0, "mark": 0.5, "clear": 0.3}, calls=80),
     Workload("lossy", lossy=True, n_envs=2, capacity=60, weights=USUAL | {"extend": 4.0, "flush": 3.0}),
     Workload("lossy views", lossy=True, views=True, segment_rows=16, weights=USUAL | DERIVED | {"extend": 4.0}, calls=50),
     Workload("lossy faults", lossy=True, views=True, weights=FAULTY | {"extend": 4.0}, faults=0.25, calls=50),
@@ -218,6 +226,8 @@ class Promise:
         The number of each step's tag in `TAGS`, from 1 on, and how often it was tagged.
     marks : dict of str to ((streams,) int64, (streams,) int64)
         The heads and lows that marks were made of, by name.
+    values : dict of int to int
+        Of episodes, by their ids, how many were given values when they were given theirs: see `values_of`.
     """
 
     heads: Array
@@ -226,6 +236,7 @@ class Promise:
     tags: Array
     tagged: Array
     marks: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    values: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def none(cls, streams: int) -> Promise:
@@ -309,12 +320,13 @@ class Driver:
         self._flushed: Promise | None = None
         self._synced = np.full(workload.n_envs, -1)
         self.moments: list[Moment] = []
-        self._version = 0
+        self._version = self._given = 0
         self._faulty = False  # whether the disk may fail in the call that is made
         self._lost = False  # whether a sync failed, so that nobody knows what later ones are worth
         if left is not None:
             self.world, self._now, self._flushed = copy.deepcopy((left.world, left.may, left.flushed))
             self._version = int(self._now.versions.max())
+            self._given = max(self._now.values.values(), default=0)
             self._synced = left.synced
             self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), left.must, self._flushed, self._synced))
             self._call("open", self._recover, flushes=not left.killed)
@@ -400,6 +412,7 @@ class Driver:
         streams, episodes = self._workload.n_envs, self._buffer.episodes
         heads = self._buffer._reader.index.heads
         self._now.marks.clear()  # of steps that may be lost by now
+        self._now.values = {episode.id: int(episode.values["count"]) for episode in episodes if episode.values}
         names = np.concatenate([[0], *(e + streams * np.arange(n) for e, n in zip(episodes.start, episodes.length, strict=True))])
         batch = self._buffer.at(names[1:]) if len(names) > 1 else {}
         at, of = names[1:] // streams, names[1:] % streams
@@ -575,6 +588,15 @@ class Driver:
         name = None if tag == 0 else TAGS[tag - 1]
         self._call("tag", lambda: self._buffer.episodes.of([int(episodes.start[one])]).set_tag(name))
 
+    def _values(self) -> None:
+        episodes = self._buffer.episodes
+        some = episodes[episodes.ending != "running"][-int(self._rng.integers(1, 6)) :]
+        self._given += 1
+        self._now.values |= dict.fromkeys(some.id.tolist(), self._given)
+        rows = [values_of(id_, self._given) for id_ in some.id.tolist()]
+        columns = {name: [row[name] for row in rows] for name in values_of(0, 0)}
+        self._call("values", lambda: some.set_values(**columns))
+
 
 class Gate:
     """Have other threads work where they are waited for, so that a trace depends on its seed alone; not where it is `free`."""
@@ -646,7 +668,8 @@ def record(
     `number` is that of the boot of the machine, and `disk`, after a kill, what of it is synced, and what is not. After a power
     loss all is that is there.
     """
-    with boot(number), Trace(base, disk) as trace, Gate(workload.concurrent) as gate:
+    often = mock.patch("diskbuffer.store.episode_values._SMALL", 64)  # bytes of which files of values are looked at
+    with often, boot(number), Trace(base, disk) as trace, Gate(workload.concurrent) as gate:
         driver = Driver(workload, seed, base, trace, gate, left)
         driver.run()
     return Recorded(workload, driver.world, trace, driver.moments)

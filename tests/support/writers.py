@@ -281,7 +281,7 @@ class Writer:
             self._account.mapped[:] = heads
 
     def _tag(self) -> None:
-        """Tag all episodes that are over."""
+        """Tag all episodes that are over, and give them values."""
         episodes = self.buffer.episodes
         over = episodes[episodes.ending != "running"]
         at, n = over.start // self._world.n_envs, self._world.n_envs
@@ -289,6 +289,7 @@ class Writer:
         for tag in range(TAGS):
             if len(mine := over[numbers % TAGS == tag]):
                 must_be("tagged", mine.set_tag(f"tag {tag}"), len(mine))
+        must_be("given values", over.set_values(number=numbers, name=[f"episode {number}" for number in numbers]), len(over))
         for stream in range(n):
             of = over.stream == stream
             if of.any():

@@ -10,4 +10,4 @@ from diskbuffer.formats.lerobot.reader import LeRobotSource
 from diskbuffer.formats.lerobot.writer import LeRobotWriter, losses
 from diskbuffer.plugin import Format
 
-LEROBOT = Format("lerobot", "LeRobot v3: parquet and MP4", LeRobotSource, LeRobotWriter, losses)
+LEROBOT = Format("lerobot", "LeRobot v3: parquet and MP4", LeRobotSource, LeRobotWriter, losses, values=True)

@@ -17,6 +17,8 @@ from diskbuffer.plugin import counted
 
 Int64 = npt.NDArray[np.int64]
 STREAM = f"{OWN}/stream"  # our column, of the stream that an episode is of
+VALUES = f"{OWN}/values"  # our column, of what an episode was given by name, as JSON
+_MOST_VALUES = 64 * 1024  # bytes of a row's, on average
 _MOST_EPISODES = 2**21
 _TASK_BYTES = 4096  # of a row's texts, on average
 _MOST_TASKS = 1000  # of an episode
@@ -41,6 +43,8 @@ class Episodes:
     several : bool
         Whether one has several tasks.
     stream : (n,) int64
+    values : list of str, optional
+        What each was given by name, as JSON.
     videos : dict
         By feature: its file's chunk and number, and the seconds in that file at which it begins; (n,) each.
     """
@@ -54,6 +58,7 @@ class Episodes:
     task_names: list[str]
     several: bool
     stream: Int64
+    values: list[str] | None = None
     videos: dict[str, tuple[Int64, Int64, npt.NDArray[np.float64]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -73,7 +78,8 @@ def read_episodes(info: Info, videos: Sequence[str], n_envs: int) -> Episodes:
         stream = reader.of(STREAM) if STREAM in tables[0].names else np.zeros(len(length), np.int64)
         if len(stream) and not (stream.min() >= 0 and stream.max() < n_envs):
             raise SourceError(f"{tables[0].path}: streams must be from 0 to {n_envs - 1}, found {stream.min()} to {stream.max()}")
-        episodes = Episodes(length, chunk, file, row, file_rows, task, names, several, stream)
+        values = reader.texts(VALUES) if VALUES in tables[0].names else None
+        episodes = Episodes(length, chunk, file, row, file_rows, task, names, several, stream, values)
         for key in videos:
             seconds = reader.of(f"videos/{key}/from_timestamp", "float64")
             if not (np.isfinite(seconds).all() and (seconds >= 0).all() and (seconds < 1e9).all()):
@@ -112,6 +118,17 @@ class _Reader:
             for block in table.blocks(name, 0, _BLOCK, values=1, row_bytes=8)
         ]
         return np.concatenate(blocks) if blocks else np.zeros(0, dtype)
+
+    def texts(self, name: str) -> list[str]:
+        """Return a column of texts, of all tables."""
+        pa, found = pyarrow(), list[str]()
+        for table in self._tables:
+            kind = table.type_of(name)
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise SourceError(f"{table.path}: {name!r} must be texts, found {kind}")
+            for block in table.blocks(name, 0, _BLOCK, values=1, row_bytes=_MOST_VALUES):
+                found += [value or "{}" for value in block.to_pylist()]
+        return found
 
     def tasks(self) -> tuple[Int64, list[str], bool]:
         """Return the number of each episode's task, the tasks, and whether an episode has several."""

@@ -17,6 +17,7 @@ import numpy as np
 from diskbuffer.formats.lerobot import images
 from diskbuffer.formats.lerobot.arrays import arrow_type, pyarrow
 from diskbuffer.formats.lerobot.encoding import Video
+from diskbuffer.formats.lerobot.episodes import VALUES
 from diskbuffer.formats.lerobot.features import Feature
 from diskbuffer.formats.lerobot.info import DATA_PATH, EPISODES_PATH, VIDEO_PATH
 from diskbuffer.formats.lerobot.statistics import NAMES
@@ -128,6 +129,8 @@ class FileSet:
             if of.pixels is not None:
                 return pa.list_(pa.list_(pa.list_(pa.float64())))
             return pa.list_(pa.from_numpy_dtype(np.dtype(of.dtype)) if which in ("min", "max") else pa.float64())
+        if name == VALUES:
+            return pa.string()
         return pa.float64() if name.endswith("_timestamp") else pa.int64()
 
     def close(self) -> None:

@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, LossError, SourceError
-from diskbuffer.formats.lerobot.episodes import Episodes, read_episodes
+from diskbuffer.formats.lerobot.episodes import VALUES, Episodes, read_episodes
 from diskbuffer.formats.lerobot.features import column_features
 from diskbuffer.formats.lerobot.files import Files, Rows
-from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
+from diskbuffer.formats.lerobot.info import EPISODES, OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
 from diskbuffer.formats.lerobot.statistics import read_statistics
-from diskbuffer.plugin import Contents, EpisodeData, either, format_option, is_sane
+from diskbuffer.plugin import Contents, EpisodeData, either, format_option, is_sane, names_that_fit
 
 _CHECKED = 65536  # rows that are checked at a time
 _MOST_STREAMS = 2**16
+_LONGEST_TAG = 200  # characters; a longer task is the instruction alone
 _TOLERANCE = 1e-3  # of a frame's length, and what float32 rounds: how far a time may be from its frame's
 
 
@@ -57,7 +58,8 @@ class LeRobotSource:
         videos = [feature.name for feature in self._features if feature.dtype == "video"]
         self._episodes = read_episodes(info, videos, self._n_envs)
         self._files = Files(info, self._features, self._episodes)
-        self.losses = _losses(info, strings, self._episodes)
+        self._tags, self._values, lost = _given(self._episodes)
+        self.losses = _losses(info, strings, self._episodes) | lost
 
     @property
     def contents(self) -> Contents:
@@ -73,8 +75,9 @@ class LeRobotSource:
             n_envs=self._n_envs,
             frame_stack=_within(own, "frame_stack", 1, 1000),
             padding=str(own.get("padding", "first")),
-            tags=self._episodes.task_names not in ([], [""]),
+            tags=any(self._tags),
             arrays=read_statistics(info.root, self._features),
+            values=tuple(sorted({name for row in self._values for name in row})),
         )
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
@@ -85,8 +88,8 @@ class LeRobotSource:
             self._check(number)
             columns: dict[str, Any] = {feature.path: Rows(self._files, feature, number) for feature in self._features}
             columns |= self._flags(number)
-            tag = table.task_names[int(table.task[number])]
-            yield EpisodeData(columns, int(table.length[number]), tag, int(table.stream[number]))
+            tag, values = self._tags[number], self._values[number]
+            yield EpisodeData(columns, int(table.length[number]), tag, int(table.stream[number]), values=values)
 
     def _check(self, number: int) -> None:
         """Raise where an episode's rows are not those of this episode, in order and at regular times."""
@@ -125,6 +128,26 @@ class LeRobotSource:
     def close(self) -> None:
         """Close files."""
         self._files.close()
+
+
+def _given(episodes: Episodes) -> tuple[list[str], list[dict[str, Any]], dict[str, str]]:
+    """Return the tag and the values of each episode, and what of them is lost.
+
+    Of others' data sets these are its task: as its tag, where that is not too long, and as its instruction.
+    """
+    tasks = [episodes.task_names[number] for number in episodes.task.tolist()]
+    rows: list[Any] = [{"instruction": task} if task else {} for task in tasks]
+    tags = [task if len(task) <= _LONGEST_TAG else "" for task in tasks]
+    if episodes.values is not None:
+        try:
+            rows = [json.loads(text) for text in episodes.values]
+            tags = [str(row.pop("tag", tag)) for row, tag in zip(rows, tags, strict=True)]
+        except (ValueError, RecursionError, AttributeError, TypeError) as error:
+            raise SourceError(f"{EPISODES}: {VALUES!r} is damaged: {error}") from error
+    fitting = names_that_fit(rows)
+    left = {name for row in rows for name in row} - fitting
+    lost = {"values": f"what episodes cannot be given by name: {', '.join(sorted(left))[:500]}"} if left else {}
+    return tags, [{name: value for name, value in row.items() if name in fitting} for row in rows], lost
 
 
 def _within(own: Mapping[str, Any], name: str, least: int, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.lerobot import encoding, images
 from diskbuffer.formats.lerobot.arrays import pyarrow, to_arrow
-from diskbuffer.formats.lerobot.episodes import STREAM
+from diskbuffer.formats.lerobot.episodes import STREAM, VALUES
 from diskbuffer.formats.lerobot.features import Feature, planned
 from diskbuffer.formats.lerobot.file_set import FileSet, file_sets
 from diskbuffer.formats.lerobot.info import DATA, DATA_PATH, EPISODES, INFO, OWN, STATISTICS, VIDEO_PATH
@@ -47,6 +48,12 @@ def losses(contents: Contents, fps: int | None = None, **_: Any) -> Mapping[str,
     if contents.derived:
         lost["derived"] = f"that {', '.join(sorted(contents.derived))} were computed from others: they are features like others"
     return lost
+
+
+def instruction_of(episode: EpisodeData) -> str:
+    """Return what an episode's task is called: the value "instruction", or its tag."""
+    instruction = episode.values.get("instruction")
+    return instruction if isinstance(instruction, str) and instruction else episode.tag
 
 
 class LeRobotWriter:
@@ -136,7 +143,8 @@ class LeRobotWriter:
     def write(self, episode: EpisodeData) -> None:
         """Write an episode."""
         files = self._room_for(episode.steps)
-        steps, task = episode.steps, self._tasks.number(episode.tag)
+        steps, instruction = episode.steps, instruction_of(episode)
+        task = self._tasks.number(instruction)
         statistics: dict[str, Numbers | Pictures] = {
             feature.name: Pictures(steps) if feature.pixels is not None else Numbers(steps) for feature in self._features
         }
@@ -165,7 +173,7 @@ class LeRobotWriter:
             files.add(arrays)
         row: dict[str, Any] = {
             "episode_index": self._number,
-            "tasks": [episode.tag],
+            "tasks": [instruction],
             "length": steps,
             "dataset_from_index": self._steps,
             "dataset_to_index": self._steps + steps,
@@ -177,6 +185,8 @@ class LeRobotWriter:
             }
         if self._contents.n_envs > 1:
             row[STREAM] = episode.stream
+        if self._contents.values:
+            row[VALUES] = json.dumps({**episode.values, "tag": episode.tag})
         files.add_episode(row, {name: figures.result() for name, figures in statistics.items()})
         self._number += 1
         self._steps += steps

@@ -4,6 +4,6 @@ from diskbuffer.formats.minari.source import MinariSource
 from diskbuffer.formats.minari.target import losses, write
 from diskbuffer.plugin import Format
 
-MINARI = Format("minari", "Farama's Minari: HDF5, Arrow, Parquet", MinariSource, write, losses)
+MINARI = Format("minari", "Farama's Minari: HDF5, Arrow, Parquet", MinariSource, write, losses, values=True)
 
 __all__ = ["MINARI"]

@@ -19,7 +19,7 @@ from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
 from diskbuffer.formats.minari.layouts import EpisodeHeader, Name, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Repeated, RowRange
-from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation
+from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation, names_that_fit
 
 _DERIVED = {"id", "total_steps", *(f"rewards_{name}" for name in metadata_module.STATISTICS)}
 _SHOWN = 10
@@ -131,11 +131,18 @@ class MinariSource:
                 f"the observation after the last step is missing in {counted(len(without), 'episode')}, first in number "
                 f"{without[0]}: its next_obs would be the observation before it"
             )
-        more = {key for header in self._headers for key in header.metadata} - _DERIVED - {"seed", metadata_module.OURS}
+        theirs = [
+            {key: value for key, value in header.metadata.items() if key not in {*_DERIVED, "seed", metadata_module.OURS}}
+            for header in self._headers
+        ]
+        fitting = names_that_fit(theirs)
+        self._values = [{key: value for key, value in row.items() if key in fitting} for row in theirs]
+        more = {key for row in theirs for key in row} - fitting
         more |= {"seed"} if self._large_seeds else set()
         if more:
             self.losses["episode_metadata"] = (
-                f"of an episode's metadata a store holds the seed, and these are left out: {', '.join(sorted(more)[:_SHOWN])}"
+                "of an episode's metadata a store holds the seed, and truths, numbers and texts, of one kind in all episodes; "
+                f"these are left out: {', '.join(sorted(more)[:_SHOWN])}"
             )
 
     @property
@@ -155,6 +162,7 @@ class MinariSource:
             final=all(header.final for header in self._headers),
             padding="zeros" if ours.get("padding") == "zeros" else "first",
             tags=any(_own(header).get("tag") for header in self._headers),
+            values=tuple(sorted({name for row in self._values for name in row})),
         )
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
@@ -181,7 +189,7 @@ class MinariSource:
             tag, stream = own.get("tag", ""), own.get("stream", 0)
             if not isinstance(tag, str) or not isinstance(stream, int) or not 0 <= stream < streams:
                 raise SourceError(f"{self._path}: episode {number} has the tag {tag!r} and the stream {stream!r}")
-            yield EpisodeData(columns, header.steps, tag, stream)
+            yield EpisodeData(columns, header.steps, tag, stream, values=self._values[number])
 
     def _add_infos(self, number: int, columns: dict[str, Rows], arrays: Mapping[Name, Rows]) -> None:
         steps = self._headers[number].steps

@@ -27,6 +27,11 @@ def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) 
     if returns:
         columns |= _components("returns", source.sum_rewards(episodes))
     columns |= {"ending": pd.Categorical(episodes.ending.astype(object)), "tag": episodes.tag.astype(object)}
+    for name, value in source.values(episodes.id).items():
+        columns[name] = value.shown
+        if value.kind == "text" or not (value.given.all() or columns[name].dtype.kind == "f"):
+            columns[name] = value.values.astype(object)
+            columns[name][~value.given] = None
     table: pandas.DataFrame = pd.DataFrame(columns, pd.Index(episodes.id, name="episode"))
     return table
 

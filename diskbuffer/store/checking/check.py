@@ -22,6 +22,7 @@ from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.checking.table import TableFinder
+from diskbuffer.store.checking.values import find_damaged_values
 from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery import going_back, resume_writing
@@ -95,6 +96,7 @@ def _check_contents(store: Store, framework: Framework, collector: Collector, pr
     table = TableFinder(opened, incomplete=framework.made_anew)
     segments = collector.take(table.find())
     _check_segments(SegmentFinder(opened, table.blank), segments, collector, progress)
+    collector.take(find_damaged_values(opened))
     return opened
 
 
@@ -134,6 +136,6 @@ def _close_repaired(opened: Opened) -> None:
     store.files.sync_all(layout.data_file(path, slot) for slot in unsealed for path in layout.schema)
     store.find_free()
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
-    store.sync(heads, store.begins, tail)
+    store.sync(heads, store.begins, tail, store.episode_values.note)
     store.note_closed()
     store.begin_session()

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.runtime.signals import look
 from diskbuffer.store import directory
+from diskbuffer.store.episode_values import copy_values, what_counts
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.last_writer import State
+from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.cleared import CLEARED_FILE, contents_of
@@ -85,6 +86,7 @@ class _Backup:
         layout, files = self._layout, self._files
         for path in zarr_metadata.nodes(layout, self._slots):
             files.make_directory(path)
+        self._copy_values()
         table, segments = self._copy_table()
         for path in layout.packed:
             name = directory.tail_file(layout, path)
@@ -114,6 +116,20 @@ class _Backup:
             return table, table.by_stream()
         except CorruptionError as error:  # torn; or damaged, and so it is every time
             raise EvictedError(str(error)) from error
+
+    def _copy_values(self) -> None:
+        """Copy the values of episodes, all of which are in the table by then."""
+        try:
+            state = self._state
+            noted = None if state is None else state.values
+            more = state is None or state.last_shutdown(self._source) is LastShutdown.KILLED
+            note = what_counts(self._source, noted, more=more)
+            if noted is not None and note is not None and note.number != noted.number:
+                raise FileNotFoundError
+            if note is not None:
+                copy_values(self._source, note, self._files)
+        except FileNotFoundError as error:
+            raise EvictedError(f"{self._source.root}: the values of episodes were written anew while they were copied") from error
 
     def _copy_what_was_flushed(self) -> None:
         """Copy what the last flush copied of the tail."""

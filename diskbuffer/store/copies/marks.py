@@ -24,6 +24,7 @@ import numpy as np
 from diskbuffer.errors import CorruptionError, FormatError, InputError, NotAStoreError
 from diskbuffer.store import directory
 from diskbuffer.store.copies.arrays import FILE as ARRAYS
+from diskbuffer.store.episode_values import remove_others
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
@@ -228,6 +229,9 @@ def finish(files: Files) -> None:
         reserved.append(ARRAYS)
     else:
         files.remove(ARRAYS)
+    remove_others(files, None)
+    if state.values is not None:
+        sparse.add(state.values.name)  # nobody maps it, and it may be empty
     for name in [*reserved, *sparse]:
         files.copy(mark, name, f"{name}.new.tmp", reserve=name not in sparse)
     files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])

@@ -255,6 +255,24 @@ class Files(Uncopied):
         finally:
             os.close(fd)
 
+    def read_from(self, name: str, begin: int, end: int) -> Iterator[bytes]:
+        """Yield a file's bytes from one offset to another, or to its end, block by block."""
+        fd = self._open(name, os.O_RDONLY)
+        try:
+            while begin < end and (data := os.pread(fd, min(_BLOCK, end - begin), begin)):
+                yield data
+                begin += len(data)
+        finally:
+            os.close(fd)
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file short, which nobody may have mapped."""
+        fd = self._open(name, os.O_RDWR)
+        try:
+            os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+
     def close(self, fd: int) -> None:
         """Close a descriptor."""
         os.close(fd)

@@ -61,6 +61,8 @@ def test_lerobot_reads_what_was_exported(tmp_path: Path, pictures: str, backend:
     tags = ("", "pick it", "lège")
     episodes = [one for n, tag in enumerate(tags) for one in made.some(3, seed=n, columns=columns, tag=tag)]
     made.store_of(tmp_path / "store", episodes, columns)
+    with db.ReplayBuffer(tmp_path / "store") as buffer:
+        buffer.episodes[:2].set_values(success=[True, False])  # in a column of ours, which LeRobot does not know
     root = export("lerobot", tmp_path / "store", tmp_path / "data", allow_loss=FINAL, progress=False, pictures=pictures)
     found, stored = read(root, tmp_path, backend), made.read(tmp_path / "store")
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
@@ -98,6 +100,8 @@ def test_lerobot_adds_episodes_to_what_was_exported(tmp_path: Path) -> None:
     }
     columns["reward"] = db.Column((), "float32")
     made.store_of(tmp_path / "store", made.some(3, columns=columns), columns)
+    with db.ReplayBuffer(tmp_path / "store") as buffer:
+        buffer.episodes.set_values(success=True)
     root = export("lerobot", tmp_path / "store", tmp_path / "data", allow_loss=FINAL, progress=False, pictures="lossless")
     code = f"""
 import numpy as np

@@ -1,0 +1,186 @@
+"""Values by name of things with ids: a table in RAM to which rows are appended, and of an id's rows the newest counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numpy.dtypes import StringDType
+
+from diskbuffer.index.growing_array import GrowingArray
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Value = bool | int | float | str
+
+TRUTH, INTEGER, NUMBER, TEXT = "truth", "integer", "number", "text"
+_KINDS = {bool: TRUTH, int: INTEGER, float: NUMBER, str: TEXT}
+_DTYPES: dict[str, Any] = {TRUTH: np.bool_, INTEGER: np.int64, NUMBER: np.float64, TEXT: StringDType()}
+MOST_NAMES = 64  # each takes some bytes for every row
+_FEW = 64  # ids that are looked for one by one
+
+
+def kind_of(values: Iterable[Value]) -> str | None:
+    """Return what values are: truths, integers, numbers or texts. None where they are not of one kind, or there is none."""
+    kinds = {_KINDS[type(value)] for value in values}
+    return NUMBER if kinds == {INTEGER, NUMBER} else kinds.pop() if len(kinds) == 1 else None
+
+
+def together(one: str, other: str) -> str | None:
+    """Return of what kind values of two kinds are together, None for none: integers beside numbers are numbers."""
+    return one if one == other else NUMBER if {one, other} == {INTEGER, NUMBER} else None
+
+
+class Named(NamedTuple):
+    """The values of one name, (n,), and which of them were given; where not, they are False, 0 or ""."""
+
+    kind: str
+    values: npt.NDArray[Any]
+    given: Bools
+
+    @property
+    def shown(self) -> npt.NDArray[Any]:
+        """The values as users get them: numbers that were not given are NaN."""
+        if self.kind not in (INTEGER, NUMBER) or self.given.all():
+            return self.values
+        return np.where(self.given, self.values, np.nan)
+
+    def one(self, at: int) -> Value:
+        """Return one of them."""
+        value: Value = str(self.values[at]) if self.kind == TEXT else self.values[at].item()
+        return value
+
+    def some(self, which: Any) -> Named:
+        """Return some of them, by a slice, a mask or numbers."""
+        return Named(self.kind, self.values[which], self.given[which])
+
+
+class NamedValues:
+    """The table. Looking for ids costs O(log rows) each, and after rows were added O(rows log rows) once where there are many."""
+
+    def __init__(self) -> None:
+        self._ids = GrowingArray()
+        self._columns: dict[str, Named] = {}  # with room for more rows
+        self._sorted: tuple[Int64, Int64] = np.empty(0, np.int64), np.empty(0, np.int64)  # ids, and the newest row of each
+        self._recent: dict[int, int] = {}  # rows that came since, by their ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def ids(self) -> Int64:
+        """Whose each row is, a view."""
+        return self._ids.values
+
+    def kinds(self) -> dict[str, str]:
+        """Return the kind of each name's values."""
+        return {name: column.kind for name, column in self._columns.items()}
+
+    def append(self, ids: Sequence[int], rows: Sequence[Mapping[str, Value]]) -> str | None:
+        """Append a row for each of some ids.
+
+        Where a name's values would be of two kinds, or it is one too many, nothing is done, and the name is returned.
+        """
+        found: dict[str, tuple[list[int], list[Value]]] = {}
+        for at, row in enumerate(rows, len(self)):
+            for name, value in row.items():
+                places, values = found.setdefault(name, ([], []))
+                places.append(at)
+                values.append(value)
+        kinds = self.kinds()
+        for name, (_, values) in found.items():
+            kind = kind_of(values)
+            if kind is not None and name in self._columns:
+                kind = together(kind, kinds[name])
+            if kind is None or len(self._columns.keys() | found.keys()) > MOST_NAMES:
+                return name
+            kinds[name] = kind
+        self._columns = {name: self._with_room(name, kind, len(self) + len(rows)) for name, kind in kinds.items()}
+        for name, (places, values) in found.items():
+            self._columns[name].values[places] = values
+            self._columns[name].given[places] = True
+        self._recent.update(zip(ids, range(len(self), len(self) + len(rows)), strict=True))
+        self._ids.extend(np.asarray(ids, np.int64))
+        return None
+
+    def _with_room(self, name: str, kind: str, rows: int) -> Named:
+        old = self._columns.get(name)
+        if old is not None and old.kind == kind and len(old.values) >= rows:
+            return old
+        new = Named(kind, np.zeros(2 * rows, _DTYPES[kind]), np.zeros(2 * rows, np.bool_))
+        if old is not None:
+            new.values[: len(old.values)], new.given[: len(old.given)] = old.values[: 2 * rows], old.given[: 2 * rows]
+        return new
+
+    def newest(self, ids: Int64) -> Int64:
+        """Return the newest row of each id, (n,); -1 where there is none."""
+        if self._recent and len(ids) <= _FEW:
+            rows = np.array([self._recent.get(id_, -1) for id_ in ids.tolist()], np.int64)
+            return np.where(rows >= 0, rows, self._in_sorted(ids))
+        if self._recent:
+            self._sort()
+        return self._in_sorted(ids)
+
+    def _sort(self) -> None:
+        every = self._ids.values
+        order = np.argsort(every, kind="stable")
+        last = np.append(every[order][1:] != every[order][:-1], True)[: len(order)]
+        self._sorted, self._recent = (every[order[last]], order[last]), {}
+
+    def _in_sorted(self, ids: Int64) -> Int64:
+        known, rows = self._sorted
+        if not len(known):
+            return np.full(len(ids), -1, np.int64)
+        at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        return np.where(known[at] == ids, rows[at], -1)
+
+    def of(self, ids: Int64) -> dict[str, Named]:
+        """Return the values of ids by name: of those names that one of them has a value of, sorted."""
+        return self._of(self.newest(ids))
+
+    def _of(self, rows: Int64) -> dict[str, Named]:
+        known = rows >= 0
+        found = {}
+        for name, column in sorted(self._columns.items()):
+            given = np.zeros(len(rows), np.bool_)
+            given[known] = column.given[rows[known]]
+            if given.any():
+                values = np.zeros(len(rows), column.values.dtype)
+                values[given] = column.values[rows[given]]
+                found[name] = Named(column.kind, values, given)
+        return found
+
+    def of_rows(self, rows: Int64) -> list[dict[str, Value]]:
+        """Return of each row, or of no row where it is -1, its values by name."""
+        found: list[dict[str, Value]] = [{} for _ in range(len(rows))]
+        for name, column in self._of(rows).items():
+            for at, value in zip(np.flatnonzero(column.given).tolist(), column.values[column.given].tolist(), strict=True):
+                found[at][name] = value
+        return found
+
+    def some(self, rows: Int64) -> NamedValues:
+        """Return a table of some of the rows."""
+        other = NamedValues()
+        other._ids.extend(self._ids.values[rows])
+        other._columns = {name: column.some(rows) for name, column in self._columns.items() if column.given[rows].any()}
+        other._sort()
+        return other
+
+
+def joined(parts: Sequence[tuple[npt.NDArray[Any], Mapping[str, Named]]], n: int) -> dict[str, Named]:
+    """Join values of some of `n` things each, with their places, to those of all; a KeyError of a name with two kinds."""
+    found: dict[str, Named] = {}
+    for places, named in parts:
+        for name, column in named.items():
+            known = found.get(name)
+            kind = column.kind if known is None else together(known.kind, column.kind)
+            if kind is None:
+                raise KeyError(name)
+            new = Named(kind, np.zeros(n, _DTYPES[kind]), np.zeros(n, np.bool_))
+            if known is not None:
+                new.values[:], new.given[:] = known.values, known.given
+            new.values[places], new.given[places] = column.values, column.given
+            found[name] = new
+    return dict(sorted(found.items()))
