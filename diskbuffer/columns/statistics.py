@@ -113,6 +113,7 @@ class StatisticsOfColumn:
         self._segments: dict[int, _Segment] = {}
         self._alone = threading.Lock()
         self._new = 0  # blocks that are not saved
+        self._evicted = False  # whether a writer elsewhere has evicted some while they were computed
         if not self._changes:
             self._load()
 
@@ -120,14 +121,14 @@ class StatisticsOfColumn:
         """Return the statistics of what is there now."""
         with self._alone:
             for _ in range(_LOOKS):
-                total, is_there = self._compute()
-                record = self._places.finish(total)
-                if record["n"].any() or not is_there:
+                self._evicted = False
+                record = self._places.finish(self._compute())
+                if record["n"].any() or not self._evicted:
                     break
             return self._result(record, quantiles)
 
-    def _compute(self) -> tuple[Array, bool]:
-        """Return the statistics of what is there, and whether there was anything, before a writer elsewhere evicted it."""
+    def _compute(self) -> Array:
+        """Return the statistics of what is there, but for what a writer elsewhere evicts meanwhile."""
         streams, size = self._store.layout.streams, self._store.layout.segment_rows
         with self._store.lock:
             index = self._reader.index
@@ -148,17 +149,16 @@ class StatisticsOfColumn:
                 if segment.total is not None and whole and self._store.writable:  # else, another may have put other rows there
                     found.append(segment.total)
                 else:
-                    with contextlib.suppress(_EvictedError):
+                    try:
                         found.append(self._look(segment, stream, start, floor, head))
+                    except _EvictedError:
+                        self._evicted = True
         self._segments = {} if self._changes else segments
         tasks = [task for look in found if isinstance(look, _Look) for task in self._tasks(look)]
         do_all(lambda task: self._fill(*task), tasks, self._reader.gatherer.threads, "diskbuffer-statistics")
         parts = [self._total(look) if isinstance(look, _Look) else look for look in found]
         self._save()
-        every = np.zeros(len(parts), self._places.record("<i8"))  # numpy compares all fields of what it concatenates
-        for number, part in enumerate(parts):
-            every[number] = part[0]
-        return self._places.together(every), bool(segments)
+        return self._places.together(self._places.side_by_side(parts))
 
     def _look(self, segment: _Segment, stream: int, start: int, floor: int, head: int) -> _Look:
         """Find out which blocks of a segment are there, and of which the statistics are known."""
@@ -193,12 +193,14 @@ class StatisticsOfColumn:
                 rows, counting = self._read(look.stream, begin, end)
             except _EvictedError:
                 look.lasting[blocks] = look.there[blocks] = False
+                self._evicted = True
                 return
             for block in blocks.tolist():
                 some = slice(max(int(look.firsts[block]), begin) - begin, int(look.stops[block]) - begin)
                 part = self._places.of_rows(rows[some], counting[some])
-                before = look.records[block : block + 1]
-                look.records[block] = part[0] if begin == first else self._places.together(np.concatenate([before, part]))[0]
+                if begin > first:
+                    part = self._places.together(self._places.side_by_side([look.records[block : block + 1], part]))
+                look.records[block] = part[0]
 
     def _total(self, look: _Look) -> Array:
         """Return the statistics of the rows of a segment that are there; what stays so is known from now on."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import diskbuffer as db
+from diskbuffer.columns import statistics
 from diskbuffer.columns.partial_statistics import Places
 from diskbuffer.commands.cli import main
 from diskbuffer.formats import export, import_
+from diskbuffer.store.system.files import Files
 from tests.support.specimens import flip
 
 Array = np.ndarray[Any, Any]
@@ -115,6 +120,63 @@ def test_what_is_known_is_not_read_again_and_what_is_damaged_is_computed_anew(tm
         with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
             np.testing.assert_array_equal(buffer.columns.statistics("obs/camera").mean, first.mean)
         flip(shard, 100)
+
+
+def test_rows_that_are_read_in_parts(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((200,), "float32"), "action": db.Column()}
+    with mock.patch.object(statistics, "_READ_BYTES", 100_000), db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        obs = np.random.default_rng(0).normal(3, 2, (20_000, 200)).astype(np.float32)
+        buffer.extend(obs=obs, action=np.zeros(len(obs) - 1), reward=np.zeros(len(obs) - 1))
+        found = buffer.columns.statistics("obs")
+        np.testing.assert_allclose(found.mean, obs.mean(0, np.float64), rtol=1e-9)
+        np.testing.assert_allclose(found.std, obs.std(0, np.float64), rtol=1e-7)
+        np.testing.assert_array_equal([found.min, found.max], [obs.min(0), obs.max(0)])
+        assert (found.count == len(obs)).all()
+
+
+def test_a_column_without_a_finite_number_is_read_once(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,), "float32", allow_nan=True), "action": db.Column()}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(obs=np.full((101, 2), np.nan), action=np.zeros(100), reward=np.zeros(100))
+        with mock.patch.object(statistics.StatisticsOfColumn, "_compute", autospec=True) as compute:
+            compute.side_effect = lambda self: self._places.together(self._places.side_by_side([]))
+            buffer.columns.statistics("obs")
+        assert compute.call_count == 1
+
+
+def test_a_disk_that_is_full_when_results_are_saved_is_no_error(tmp_path: Path) -> None:
+    real = Files.replace_contents
+
+    def full(files: Files, name: str, data: bytes, *, sync: bool = True) -> None:
+        if name.endswith("/statistics"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(files, name, data, sync=sync)
+
+    with opened(tmp_path / "store") as buffer:
+        add(buffer, np.random.default_rng(0), 1500)
+        with mock.patch.object(Files, "replace_contents", full):
+            check(buffer)
+        assert not list(tmp_path.rglob("statistics"))
+        check(buffer)
+    assert list(tmp_path.rglob("statistics"))
+
+
+def test_a_fork_computes_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as buffer:
+        add(buffer, np.random.default_rng(0), 1500)
+        before = buffer.columns.statistics("obs/state")
+        add(buffer, np.random.default_rng(1), 700)
+        child = os.fork()
+        if child == 0:
+            try:
+                buffer.refresh()
+                found, rows = buffer.columns.statistics("obs/state"), rows_of(buffer, "obs/state")
+                right = found.count.max() > before.count.max() and np.allclose(found.mean, np.nanmean(rows, 0), rtol=1e-9)
+                os._exit(0 if right else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        check(buffer)
 
 
 def test_a_writer_elsewhere_goes_on_meanwhile(tmp_path: Path) -> None:
