@@ -13,7 +13,7 @@ from diskbuffer.arguments.inputs import column_paths, step_ids, truth
 from diskbuffer.arguments.integers import shown
 from diskbuffer.arguments.shown import Picture, Video
 from diskbuffer.columns.derived import DerivedColumns
-from diskbuffer.columns.episode_values import give_values
+from diskbuffer.columns.giving_values import give_values
 from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.errors import InputError, LookupInputError
 from diskbuffer.opening.access import Access, OfBuffer
@@ -63,7 +63,7 @@ class Episode(EpisodeFields):
 
     @property
     def values(self) -> dict[str, bool | int | float | str]:
-        """What it was given by name; see `Episodes.set_values`."""
+        """What it was given by name; see `Episodes.set_values`. Those of one that was evicted are still told for a while."""
         return {name: each.one(0) for name, each in self._read().values(np.array([self.id])).items()}
 
     def frames(self, column: str | None = None, n: int | None = None) -> npt.NDArray[Any]:
@@ -305,7 +305,7 @@ class Episodes(OfBuffer):
             self._access.write_columns("episodes.set_tag()")
             return tag_episodes(self._derived, tag, steps)
 
-    def set_values(self, **values: Any) -> int:
+    def set_values(self, /, **values: Any) -> int:
         """Give these episodes values by name, beside those that they have, or in place of them; None takes one away.
 
         ``buffer.episodes.values`` shows them, and conditions take their names: ``where="success and score > 0.5"``. A kill does
@@ -315,7 +315,8 @@ class Episodes(OfBuffer):
         ----------
         **values : bool, int, float, str or None, or (n,) of them
             One for all, or one for each, in their order: ``success=True, instruction="fold the towel"``. A text has at most
-            64 KiB of UTF-8. All values of a name are of one kind: truths, numbers or texts.
+            64 KiB of UTF-8. All values of a name are of one kind: truths, numbers or texts. Integers have 64 bits, or 53 beside
+            floats.
 
         Returns
         -------
@@ -328,6 +329,8 @@ class Episodes(OfBuffer):
             A name or a value is none, or of another kind; an episode is not over, or was evicted since. None was given any.
         ReadOnlyError
             The buffer was opened with ``mode="r"``, or has the stores of several writers, who give values each to their own.
+        ClosedError, DiskFullError, CorruptionError
+            It was closed; the disk is full; or the file of values is damaged. None was given any.
 
         Examples
         --------

@@ -111,17 +111,20 @@ def _refuse_others(name: str, source: StoreSource, other_name: str, other: Store
         has, has_other = getattr(source.info, what), getattr(other.info, what)
         if has != has_other:
             lines.append(f"  {what}: {has} in {name}, {has_other} in {other_name}")
-    numbers = {"integer": "number"}
-    for key in sorted(source.table.values.keys() & other.table.values.keys()):
-        kind, other_kind = (numbers.get(kind, kind) for kind in (source.table.values[key].kind, other.table.values[key].kind))
-        if kind != other_kind:
-            lines.append(f"  {key}: what episodes were given is a {kind} in {name}, and a {other_kind} in {other_name}")
     if lines:
         raise SchemaError(
             "stores to be merged must have the same columns:\n"
             + "\n".join(lines)
             + f"\nGive {either('columns=', '--columns')} with those that all have, or make them alike first, with copy"
         )
+    numbers = {"integer": "number"}
+    for key in sorted(source.table.values.keys() & other.table.values.keys()):
+        kind, other_kind = (numbers.get(kind, kind) for kind in (source.table.values[key].kind, other.table.values[key].kind))
+        if kind != other_kind:
+            raise SchemaError(
+                f"{key}: what episodes were given is a {kind} in {name}, and a {other_kind} in {other_name}. Take it away in one "
+                f"of them: buffer.episodes.set_values({key}=None)"
+            )
 
 
 def _differences(names: Sequence[str], stores: Sequence[NewStore]) -> dict[str, str]:

@@ -28,8 +28,9 @@ TEXTS = ("ending", "tag")
 TRUTHS = ("whole",)
 _LONGEST, _DEEPEST = 2000, 50
 _RETURN = "rETURN"  # stands for "return", which is a keyword of Python's, while its parser works
+_NUMBERS = ("integer", "number")  # kinds of values
 _CONSTANTS = {"nan": math.nan, "inf": math.inf}
-KNOWN = (*NUMBERS, *TEXTS, *TRUTHS, "returns", "id", *_CONSTANTS)  # names that no value of episodes may have
+KNOWN = (*NUMBERS, *TEXTS, *TRUTHS, "returns", "id", *_CONSTANTS, _RETURN)  # names that no value of episodes may have
 _ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: np.less,
     ast.LtE: np.less_equal,
@@ -49,8 +50,8 @@ class Table(Protocol):
     def column(self, name: str) -> Any:
         """Return a column, a value for each episode."""
 
-    def given(self, name: str) -> Any:
-        """Return which episodes were given a value of a name."""
+    def given(self, name: str) -> tuple[Any, Any]:
+        """Return the values of a name, exact, and which episodes were given one."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,18 @@ class _Reader:
         if left.kind != "number" and not isinstance(op, ast.Eq | ast.NotEq):
             raise self._wrong(at, f"{_SIGNS[type(op)]} is for numbers; {left.shown} is {SHOWN[left.kind]}")
         self._check_endings((left, right), at)
-        compare = _ORDERS[type(op)]
-        return lambda table: compare(left.of(table), right.of(table))
+        compare, numbers = (
+            _ORDERS[type(op)],
+            [side.column for side in (left, right) if self._values.get(str(side.column)) in _NUMBERS],
+        )
+
+        def compared(table: Table) -> Any:
+            mask = compare(left.of(table), right.of(table))
+            for name in numbers:  # one that was not given compares as NaN does
+                mask = np.where(table.given(str(name))[1], mask, isinstance(op, ast.NotEq))
+            return mask
+
+        return compared
 
     def _missing(self, op: ast.cmpop, left: _Value, right: _Value, at: ast.expr) -> Callable[[Table], Any]:
         """Compare with None: no tag, a value that was not given, or a return that is not a number."""
@@ -222,7 +233,7 @@ class _Reader:
         same = isinstance(op, ast.Eq)
         if isinstance(op, ast.Eq | ast.NotEq) and value.column is not None and value.column in self._values:
             name = value.column
-            return lambda table: np.not_equal(table.given(name), same)
+            return lambda table: np.not_equal(table.given(name)[1], same)
         if not isinstance(op, ast.Eq | ast.NotEq) or value.kind not in ("number", "text"):
             raise self._wrong(at, "None can be compared by == and != only, with a number or a text")
         if value.kind == "text":
@@ -284,7 +295,10 @@ class _Reader:
         if name not in self._kinds:
             near = difflib.get_close_matches(name, [*self._kinds, *_CONSTANTS], 1)
             meant = f"the text {name!r}, in quotes" if name in ENDINGS else f"{near[0]!r}" if near else ""
-            raise self._wrong(node, f"{name!r} is not known" + (f" (did you mean {meant}?)" if meant else ""))
+            advice = f"did you mean {meant}?" if meant else "no episode was given a value of that name"
+            raise self._wrong(node, f"{name!r} is not known ({advice})")
+        if name in self._values:
+            return _Value(self._kinds[name], lambda table: table.given(name)[0], name, column=name)
         return _Value(self._kinds[name], lambda table: table.column(name), name, column=name)
 
 

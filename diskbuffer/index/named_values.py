@@ -28,7 +28,7 @@ def kind_of(values: Iterable[Value]) -> str | None:
     return NUMBER if kinds == {INTEGER, NUMBER} else kinds.pop() if len(kinds) == 1 else None
 
 
-def together(one: str, other: str) -> str | None:
+def joint_kind(one: str, other: str) -> str | None:
     """Return of what kind values of two kinds are together, None for none: integers beside numbers are numbers."""
     return one if one == other else NUMBER if {one, other} == {INTEGER, NUMBER} else None
 
@@ -58,7 +58,11 @@ class Named(NamedTuple):
 
 
 class NamedValues:
-    """The table. Looking for ids costs O(log rows) each, and after rows were added O(rows log rows) once where there are many."""
+    """The table. Looking for an id costs O(log rows).
+
+    Rows that were added since more than `_FEW` ids were looked for at once are in a dict, too, some 100 bytes each; looking for
+    more sorts all rows.
+    """
 
     def __init__(self) -> None:
         self._ids = GrowingArray()
@@ -78,6 +82,11 @@ class NamedValues:
         """Return the kind of each name's values."""
         return {name: column.kind for name, column in self._columns.items()}
 
+    def largest(self, name: str) -> int:
+        """Return how large integers of a name are at most, without their sign."""
+        values = self._columns[name].values
+        return max(-int(values.min(initial=0)), int(values.max(initial=0)))
+
     def append(self, ids: Sequence[int], rows: Sequence[Mapping[str, Value]]) -> str | None:
         """Append a row for each of some ids.
 
@@ -93,7 +102,7 @@ class NamedValues:
         for name, (_, values) in found.items():
             kind = kind_of(values)
             if kind is not None and name in self._columns:
-                kind = together(kind, kinds[name])
+                kind = joint_kind(kind, kinds[name])
             if kind is None or len(self._columns.keys() | found.keys()) > MOST_NAMES:
                 return name
             kinds[name] = kind
@@ -160,6 +169,13 @@ class NamedValues:
                 found[at][name] = value
         return found
 
+    def has_values(self, rows: int) -> Bools:
+        """Return which of the first rows have any value, (rows,)."""
+        has = np.zeros(rows, np.bool_)
+        for column in self._columns.values():
+            has |= column.given[:rows]
+        return has
+
     def some(self, rows: Int64) -> NamedValues:
         """Return a table of some of the rows."""
         other = NamedValues()
@@ -170,17 +186,23 @@ class NamedValues:
 
 
 def joined(parts: Sequence[tuple[npt.NDArray[Any], Mapping[str, Named]]], n: int) -> dict[str, Named]:
-    """Join values of some of `n` things each, with their places, to those of all; a KeyError of a name with two kinds."""
+    """Join values of some of `n` things each, with their places, to those of all.
+
+    Where they are of different kinds, truths and numbers are numbers, and all else are texts.
+    """
     found: dict[str, Named] = {}
     for places, named in parts:
         for name, column in named.items():
-            known = found.get(name)
-            kind = column.kind if known is None else together(known.kind, column.kind)
-            if kind is None:
-                raise KeyError(name)
-            new = Named(kind, np.zeros(n, _DTYPES[kind]), np.zeros(n, np.bool_))
-            if known is not None:
-                new.values[:], new.given[:] = known.values, known.given
-            new.values[places], new.given[places] = column.values, column.given
-            found[name] = new
+            known = found.get(name, Named(column.kind, np.zeros(n, column.values.dtype), np.zeros(n, np.bool_)))
+            kind = joint_kind(known.kind, column.kind) or (TEXT if TEXT in (known.kind, column.kind) else NUMBER)
+            known, column = _as_kind(known, kind), _as_kind(column, kind)
+            known.values[places], known.given[places] = column.values, column.given
+            found[name] = known
     return dict(sorted(found.items()))
+
+
+def _as_kind(named: Named, kind: str) -> Named:
+    if named.kind == kind:
+        return named
+    values = named.values if kind != TEXT else [str(value) if given else "" for value, given in zip(*named[1:], strict=True)]
+    return Named(kind, np.array(values, _DTYPES[kind]), named.given)

@@ -233,6 +233,11 @@ class Streams:
         started = self._starts_of(stream).values
         return started[len(started) - int(self.table[stream, EPISODES]) :]
 
+    def episode_ids(self) -> Int64:
+        """Return the ids of all episodes of which a row is there: of the steps that they began with."""
+        streams = len(self.table)
+        return np.concatenate([self.starts(stream) * streams + stream for stream in range(streams)])
+
     def first_frame(self, stream: int, position: int) -> int:
         """Return the first row with a frame of a row's episode: of its stack prefix, or the oldest row there is."""
         start = self.episode_of(stream, position)

@@ -45,7 +45,7 @@ from diskbuffer.store.system.files import boot_id
 
 if typing.TYPE_CHECKING:
     from diskbuffer.arguments.inputs import as_array, device_of, seconds_of, step_ids
-    from diskbuffer.columns.episode_values import names_that_fit
+    from diskbuffer.columns.giving_values import names_that_fit
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
     from diskbuffer.options import refuse_unknown, spaces_of
@@ -137,7 +137,7 @@ _LATER = {
     "refuse_inside": "diskbuffer.writers.places",
     "Appender": "diskbuffer.plugin.appender",
     "interleave": "diskbuffer.native.transforms",
-    "names_that_fit": "diskbuffer.columns.episode_values",
+    "names_that_fit": "diskbuffer.columns.giving_values",
     "power": "diskbuffer.native.sampling",
     "SharedStore": "diskbuffer.plugin.shared_store",
     "EpisodeReader": "diskbuffer.reading.episode_reader",

@@ -88,7 +88,7 @@ class Flush:
     def _sync(self) -> None:
         store, heads, slots = self._store, np.full(self._store.layout.streams, -1, np.int64), set[int]()
         with contextlib.suppress(OSError):  # it goes on as it is
-            store.episode_values.compact(store.lock, self._episodes)
+            store.episode_values.compact(store.lock, self._index.episode_ids)
         with store.lock:
             store.write_description_again()
             values = store.episode_values.note  # before it is known which rows there are: of no later ones
@@ -98,11 +98,6 @@ class Flush:
         store.files.sync_all(layout.data_file(path, slot) for slot in sorted(slots) for path in layout.schema.recorded)
         store.sync(heads, begins, tail, values)
         self._give_back(retired)
-
-    def _episodes(self) -> Int64:
-        """Return the ids of all episodes of which a row is there."""
-        index, streams = self._index, self._store.layout.streams
-        return np.concatenate([index.starts(stream) * streams + stream for stream in range(streams)])
 
     def _give_back(self, retired: list[Segment]) -> None:
         """Give the disk space of cleared segments back, which takes a dozen files to be removed for each."""

@@ -77,8 +77,8 @@ class Durability:
         """Sync what was written later, the names of all files and the table to the disk, in this order; and note that.
 
         `heads` are the positions of the newest rows, `begins` those before which none counts, both of one moment. Their
-        segments are synced already, and `tail`, which has those rows that are not there yet. `values` are those of episodes up to
-        there.
+        segments are synced already, and `tail`, which has those rows that are not there yet. `values` was taken before
+        `heads`: it has none of an episode that is not on the disk.
         """
         self.refuse_to_write_elsewhere()
         with self._lock:  # they may be written to again at any time, as samplers keep them mapped

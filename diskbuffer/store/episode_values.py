@@ -18,13 +18,14 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, InputError
+from diskbuffer.errors import CorruptionError
 from diskbuffer.index.growing_array import GrowingArray
 from diskbuffer.index.named_values import Named, NamedValues, Value
 from diskbuffer.runtime.signals import Uninterrupted
@@ -36,9 +37,10 @@ Int64 = npt.NDArray[np.int64]
 
 _DIRECTORY = f"{SEGMENTS}/length"  # an array's directory, in which no Zarr tool lists files
 _NAME = re.compile(r"episode_values\.(0|[1-9][0-9]{0,17})")
-MOST_BYTES = 1024**2  # of a line
+_MOST_BYTES = 32 * 1024**2  # of a line: 64 texts of 64 KiB, of which each character takes six
 _SMALL = 64 * 1024  # bytes of a file that need not be written anew
 _TRIES = 20
+_NO_LOCK = nullcontext()
 
 
 class ValuesNote(NamedTuple):
@@ -92,7 +94,7 @@ def copy_values(source: Files, note: ValuesNote, files: Files) -> None:
         files.close(fd)
 
 
-def what_counts(files: Files, noted: ValuesNote | None, *, more: bool) -> ValuesNote | None:
+def what_counts(files: Files, noted: ValuesNote | None, *, unflushed: bool) -> ValuesNote | None:
     """Return which file of values counts, and how far.
 
     Parameters
@@ -101,7 +103,7 @@ def what_counts(files: Files, noted: ValuesNote | None, *, more: bool) -> Values
         The store's directory.
     noted : ValuesNote, optional
         What the last flush noted.
-    more : bool
+    unflushed : bool
         Whether whole lines count that came after that: beside a writer, and after a kill.
 
     Raises
@@ -112,7 +114,7 @@ def what_counts(files: Files, noted: ValuesNote | None, *, more: bool) -> Values
         A writer has just written it anew.
     """
     known = numbers(files)
-    if noted is not None and not (more and known and known[-1] > noted.number):
+    if noted is not None and not (unflushed and known and known[-1] > noted.number):
         size = files.stat(noted.name).st_size if files.exists(noted.name) else -1
         if size < noted.bytes:
             found = f"has {size:,}" if size >= 0 else "is missing"
@@ -120,13 +122,16 @@ def what_counts(files: Files, noted: ValuesNote | None, *, more: bool) -> Values
                 f"{files.root / noted.name}, the values of episodes, should have {noted.bytes:,} bytes, and {found}. "
                 "`diskbuffer check --repair` saves what can be saved"
             )
-    if not more or not known:
+    if not unflushed or not known:
         return noted
     name = ValuesNote(known[-1], 0).name
-    size = files.stat(name).st_size
-    begin = max(0, size - MOST_BYTES)
-    last = b"".join(files.read_from(name, begin, size))
-    return ValuesNote(known[-1], begin + last.rfind(b"\n") + 1)
+    end = files.stat(name).st_size
+    while end > 0:
+        begin = max(0, end - _SMALL)
+        if whole := b"".join(files.read_from(name, begin, end)).rfind(b"\n") + 1:
+            return ValuesNote(known[-1], begin + whole)
+        end = begin
+    return ValuesNote(known[-1], 0)
 
 
 class EpisodeValues:
@@ -146,8 +151,8 @@ class EpisodeValues:
         self._table, self._ends, self._read = NamedValues(), GrowingArray(), 0  # what was read of it: rows, their ends, bytes
         self._session: object = None  # in which it was read
         self._seen: object = ()  # in that session, the file's stamp of the last look
-        self._is_torn = False  # whether there may be more in it than counts
-        self._kept = 0  # bytes that counted when it was last looked how many do
+        self._is_torn = False  # whether there is, or was, something in it that failed to be written
+        self._counted = 0  # bytes that counted when it was last looked how many do
 
     @property
     def note(self) -> ValuesNote | None:
@@ -158,7 +163,7 @@ class EpisodeValues:
 
     def recover(self, noted: ValuesNote | None, *, killed: bool) -> None:
         """Have the file be what the last writer left, to write to; a CorruptionError where it is not there."""
-        note = what_counts(self._files, noted, more=killed)
+        note = what_counts(self._files, noted, unflushed=killed)
         if not killed:  # files with a higher number would count from here on
             remove_others(self._files, note)
             self._files.sync(_DIRECTORY)
@@ -182,18 +187,18 @@ class EpisodeValues:
 
     # To read
 
-    def look(self, left: Callable[[], tuple[ValuesNote | None, bool]], session: object) -> None:
+    def look(self, read_note: Callable[[], tuple[ValuesNote | None, bool]], session: object) -> None:
         """See what a writer elsewhere has written since.
 
-        ``left()`` returns what `what_counts` takes. `session` is another one where a file may not be what it was.
+        ``read_note()`` returns what `what_counts` takes. `session` is another one where a file may not be what it was.
         """
         before, seen = None, (session, stamp(self._files))
         if seen == self._seen:
             return
         for _ in range(_TRIES):
-            noted, more = now = left()
+            noted, unflushed = now = read_note()
             try:
-                note = what_counts(self._files, noted, more=more)
+                note = what_counts(self._files, noted, unflushed=unflushed)
                 is_longer = note is not None and self._note is not None and note[0] == self._note[0] and note >= self._note
                 if session != self._session or not is_longer:
                     self._forget()
@@ -258,9 +263,13 @@ class EpisodeValues:
     # To write
 
     def kinds(self) -> dict[str, str]:
-        """Return of what kind the values of each name are."""
+        """Return of what kind the values of each name are, or were."""
         self._read_on()
         return self._table.kinds()
+
+    def largest(self, name: str) -> int:
+        """Return how large integers of a name are at most, without their sign."""
+        return self._table.largest(name)
 
     def rows(self, ids: Int64) -> list[dict[str, Value]]:
         """Return of each episode its values by name."""
@@ -270,15 +279,15 @@ class EpisodeValues:
     def append(self, ids: Sequence[int], rows: Sequence[Mapping[str, Value]]) -> None:
         """Give each of some episodes all the values that it is to have, of the kinds that their names have.
 
-        A kill does not lose them from then on. An InputError where those of an episode take more than a MiB.
+        A kill does not lose them from then on. Where that fails, none of them is given any.
         """
         self._read_on()
         lines = self._lines_of(ids, rows)
         sizes = np.array([len(line) for line in lines], np.int64)
-        if sizes.max(initial=0) > MOST_BYTES:
-            raise InputError(f"the values of an episode take {MOST_BYTES:,} bytes at most, found {sizes.max():,}")
-        note = self._note or ValuesNote(0, 0)
         with Uninterrupted():
+            if self._is_torn and self._note is not None:  # what failed may have been read, and be taken for what comes now
+                self._write_anew(self._ends.values, np.ones(len(self._table), np.bool_))
+            note = self._note or ValuesNote(max(numbers(self._files), default=-1) + 1, 0)
             self._write(note, b"".join(lines))
             self._table.append(ids, rows)
             self._ends.extend(note.bytes + np.cumsum(sizes))
@@ -293,59 +302,65 @@ class EpisodeValues:
         return [b"%08x {%s}\n" % (google_crc32c.extend(self._seed, b"{%s}" % part), part) for part in data if part]
 
     def _write(self, note: ValuesNote, data: bytes) -> None:
-        """Append to the file, which is made if there is none; where that fails, it is as it was."""
+        """Append to the file, which is made if there is none."""
         fd = self._files.create(note.name, 0, reserve=False) if self._note is None else self._files.open(note.name)
         try:
-            if self._is_torn:
-                self._cut(note)
             self._is_torn = True
             self._files.pwrite(fd, data, note.bytes)
             self._is_torn = False
         finally:
             self._files.close(fd)
             if self._is_torn:
-                with contextlib.suppress(OSError):  # else the next one does it
-                    self._cut(note)
-                    self._is_torn = False
+                with contextlib.suppress(OSError):
+                    if self._note is None:
+                        self._files.remove(note.name)
+                    else:
+                        self._cut(note)
 
-    def compact(self, lock: threading.RLock, episodes: Callable[[], Int64]) -> None:
-        """Write the file anew, without lines that do not count any more, where these are half of it.
+    def compact(self, lock: threading.RLock, episodes: Callable[[], Int64], *, at_once: bool = False) -> None:
+        """Write the file anew, without lines that do not count any more, where these are half of it, or `at_once`.
 
-        ``episodes()`` returns the ids of all that are there. Looks at a file once it is twice what it was at the last look.
+        ``episodes()`` returns the ids of all that are there. Looks at a file once it is twice what it was at the last look. The
+        store's `lock` need not be held, and is not, but for moments.
         """
         with lock:
             note, ends, table = self._note, self._ends.values.copy(), self._table
-            if note is None or self._read != note.bytes or note.bytes < _SMALL + 2 * self._kept:
+            if note is None or self._read != note.bytes or not (at_once or note.bytes >= _SMALL + 2 * self._counted):
                 return
-            ids, there = table.ids.copy(), episodes()
-        sizes = np.diff(ends, prepend=0)
-        newest = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
-        counts = np.zeros(len(ids), np.bool_)
-        counts[newest] = np.isin(ids[newest], there)
-        self._kept = int(sizes[counts].sum())
-        if 2 * self._kept > note.bytes:
-            return
-        kept = table.some(np.flatnonzero(counts))
-        new = ValuesNote(note.number + 1, self._kept)
+            newest = table.newest(episodes())
+        counts = np.zeros(len(ends), np.bool_)
+        counts[newest[newest >= 0]] = True
+        counts &= table.has_values(len(ends))
+        self._counted = int(np.diff(ends, prepend=0)[counts].sum())
+        if at_once or 2 * self._counted <= note.bytes:
+            self._write_anew(ends, counts, lock)
+
+    def _write_anew(self, ends: Int64, counts: npt.NDArray[np.bool_], lock: AbstractContextManager[Any] = _NO_LOCK) -> None:
+        """Write some of the first lines, of which these are the ends, and all later ones to the next file, which counts then."""
+        note = self._note
+        assert note is not None
+        table, sizes, at = self._table, np.diff(ends, prepend=0), 0
+        kept, new = table.some(np.flatnonzero(counts)), ValuesNote(note.number + 1, 0)
         temporary = f"{new.name}.new.tmp"
-        fd, at = self._files.create(temporary, 0, reserve=False), 0
+        fd = self._files.create(temporary, 0, reserve=False)
         try:
-            for begin, lines in _lines(self._files, note, 0):
+            for begin, lines in _lines(self._files, ValuesNote(note.number, int(ends[-1]) if len(ends) else 0), 0):
                 first = int(np.searchsorted(ends, begin, side="right"))
                 data = b"".join(line + b"\n" for line, is_kept in zip(lines, counts[first:], strict=False) if is_kept)
                 self._files.pwrite(fd, data, at)
                 at += len(data)
             with lock:
-                assert self._note is not None
-                for data in self._files.read_from(note.name, note.bytes, self._note.bytes):
+                if self._table is not table:  # another thread has done that meanwhile
+                    return
+                added = np.arange(len(ends), len(table))  # since
+                for data in self._files.read_from(note.name, int(ends[-1]) if len(ends) else 0, self._read):
                     self._files.pwrite(fd, data, at)
                     at += len(data)
-                added = np.arange(len(ids), len(table))  # since
                 kept.append(table.ids[added].tolist(), table.of_rows(added))
-                every = np.append(sizes[counts], np.diff(self._ends.values)[len(ids) - 1 :])
+                every = np.append(sizes[counts], np.diff(self._ends.values, prepend=0)[len(ends) :])
                 with Uninterrupted():
                     self._files.rename(temporary, new.name)
-                    self._table, self._ends = kept, GrowingArray(np.cumsum(every))
+                    self._table, self._ends, self._is_torn = kept, GrowingArray(np.cumsum(every)), False
                     self._note, self._read = ValuesNote(new.number, at), at
         except BaseException:
             with contextlib.suppress(OSError):
@@ -356,10 +371,10 @@ class EpisodeValues:
 
     # Checking
 
-    def damage(self, noted: ValuesNote | None, *, more: bool) -> tuple[ValuesNote | None, str | None]:
+    def damage(self, noted: ValuesNote | None, *, unflushed: bool) -> tuple[ValuesNote | None, str | None]:
         """Return which file counts, as `what_counts` says it, and what is wrong with it, if anything."""
         try:
-            note = what_counts(self._files, noted, more=more)
+            note = what_counts(self._files, noted, unflushed=unflushed)
         except CorruptionError:
             return noted, "is missing, or shorter than the last flush left it; repair keeps the values of episodes that are there"
         wrong = 0 if note is None else sum(line is None for _, line in self._salvaged(note))
@@ -396,7 +411,7 @@ class EpisodeValues:
 def _are_values(row: Any) -> bool:
     """Return whether what was read are values by name."""
     return type(row) is dict and all(
-        type(value) in (bool, float, str) or (type(value) is int and -(2**63) < value < 2**63) for value in row.values()
+        type(value) in (bool, float, str) or (type(value) is int and -(2**63) <= value < 2**63) for value in row.values()
     )
 
 
@@ -409,7 +424,7 @@ def _lines(files: Files, note: ValuesNote, begin: int) -> Iterator[tuple[int, li
     for block in files.read_from(note.name, begin, note.bytes):
         end += len(block)
         *lines, rest = (rest + block).split(b"\n")
-        if len(rest) > MOST_BYTES:
+        if len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b""
         if lines:
             yield begin, lines

@@ -111,7 +111,7 @@ def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastS
         for path in store.layout.derived:  # which the disk may not have, nor the table the checksums of
             slots = np.flatnonzero(store.table.column("length") * (store.table.checksums(path) != NEVER))
             store.durability.written.update((path, slot) for slot in slots.tolist())
-    store.durability.begin(np.array(synced, np.int64), noted)
+    store.durability.begin(np.array(synced, np.int64), noted)  # what came after that is not on the disk
     store.keep_rows_of_readers()
     return last
 

@@ -333,7 +333,10 @@ class Store(Changeable):
         """Return the values of episodes by name, (n,) each; those of a writer elsewhere, as they are by now."""
         with self.lock:
             if not self.episode_values.writable:
-                self.episode_values.look(self._noted_values, session(self.files))
+                try:
+                    self.episode_values.look(self._noted_values, session(self.files))
+                finally:
+                    self.following.refuse_another()  # rather than what it found there
             return self.episode_values.of(ids)
 
     def _noted_values(self) -> tuple[ValuesNote | None, bool]:

@@ -139,7 +139,7 @@ class MultiWriterStore(Changeable):
         return self._index
 
     def values_of_episodes(self, ids: Int64) -> dict[str, Named]:
-        """Return the values of writers' episodes by name; a CorruptionError where a name's are of two kinds."""
+        """Return the values of writers' episodes by name; where a name's are of different kinds, see `joined`."""
         with self.lock:
             streams, positions = ids % self.layout.streams, ids // self.layout.streams
             parts = []
@@ -149,10 +149,7 @@ class MultiWriterStore(Changeable):
                 if len(places):
                     its = positions[places] * member.entry.streams + own[places]
                     parts.append((places, member.store.values_of_episodes(its)))
-        try:
             return joined(parts, len(ids))
-        except KeyError as error:
-            raise CorruptionError(f"{self.root}: writers gave values of different kinds the name {error}") from None
 
     def check_open(self) -> None:
         """Raise a ClosedError where it was closed."""

@@ -155,7 +155,9 @@ def test_copies_and_merged_stores_have_them(tmp_path: Path) -> None:
     merged = editing.merge([one, other], tmp_path / "merged", progress=False)
     assert sorted(map(str, told(merged))) == sorted(map(str, [*told(one), *told(other)]))
     third = store(tmp_path / "third", {"success": [1.5, None, None, None]})
-    with pytest.raises(SchemaError, match=r"success: what episodes were given is a truth in .*one, and a number in"):
+    with pytest.raises(
+        SchemaError, match=r"success: what episodes were given is a truth in .*one, and a number in .*third. Take it away"
+    ):
         editing.merge([one, third], tmp_path / "no", progress=False)
     assert not (tmp_path / "no").exists()
 
@@ -177,3 +179,19 @@ def test_numbers_that_are_none_are_kept_where_json_has_them(tmp_path: Path) -> N
     path = store(tmp_path / "store", {"score": [math.nan, math.inf, 1.0, None]})
     target = export("lerobot", path, tmp_path / "data", allow_loss=LOSSES, progress=False)
     assert str(told(import_("lerobot", target, tmp_path / "back", progress=False))) == str(told(path))
+
+
+def test_names_that_minari_has_for_itself_are_named(tmp_path: Path) -> None:
+    path = store(tmp_path / "store", {"seed": [1, 2, 3, 4], "total_steps": [7] * 4, "mine": [1] * 4})
+    with pytest.raises(LossError, match=r"values: .*seed, total_steps"):
+        export("minari", path, tmp_path / "target", progress=False)
+    target = export("minari", path, tmp_path / "target", progress=False, allow_loss=["values"])
+    back = import_("minari", target, tmp_path / "back", progress=False)
+    assert [row for *_, row in told(back)] == [{"mine": 1}] * 4
+    assert "episode/seed" not in Reader(back).info.columns
+
+
+def test_an_episode_with_a_tag_alone_has_no_values_afterwards(tmp_path: Path) -> None:
+    path = store(tmp_path / "store", {}, tag="a tag")
+    target = export("lerobot", path, tmp_path / "target", progress=False, allow_loss=LOSSES)
+    assert told(import_("lerobot", target, tmp_path / "back", progress=False)) == told(path)

@@ -185,7 +185,7 @@ class LeRobotWriter:
             }
         if self._contents.n_envs > 1:
             row[STREAM] = episode.stream
-        if self._contents.values:
+        if self._contents.values or self._contents.tags:
             row[VALUES] = json.dumps({**episode.values, "tag": episode.tag})
         files.add_episode(row, {name: figures.result() for name, figures in statistics.items()})
         self._number += 1

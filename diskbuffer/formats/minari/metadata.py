@@ -20,6 +20,7 @@ VERSION = "0.5.4"  # of Minari, the first that can be told not to expect JPEG in
 OURS = "diskbuffer"  # the key of what is not Minari's own, in a data set's metadata and in an episode's
 THEIRS = "minari"  # the key of Minari's metadata, in a store's
 STATISTICS = ("sum", "mean", "std", "max", "min")  # of an episode's rewards, which Minari's collector notes of each
+OWN_NAMES = {"id", "total_steps", "seed", OURS, *(f"rewards_{name}" for name in STATISTICS)}  # in an episode's metadata
 _MOST_FILE = 64 * 1024**2
 _COUNTED = ("total_episodes", "total_steps", "dataset_size")  # which follow from the episodes
 _ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+?-v\d+")  # as Minari has it: (namespace/)name-v0

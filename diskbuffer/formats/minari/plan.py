@@ -130,7 +130,10 @@ class Plan:
 
     def episode_metadata(self, number: int, episode: EpisodeData) -> dict[str, Any]:
         """Return an episode's metadata."""
-        metadata: dict[str, Any] = {**episode.values, "id": number, "total_steps": episode.steps}
+        metadata: dict[str, Any] = {
+            name: value for name, value in episode.values.items() if name not in metadata_module.OWN_NAMES
+        }
+        metadata |= {"id": number, "total_steps": episode.steps}
         columns = episode.columns
         if names.SEED in columns and (names.SEEDED not in columns or bool(columns[names.SEEDED][0:1][0])):
             metadata["seed"] = int(columns[names.SEED][0:1][0])

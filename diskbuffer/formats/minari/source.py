@@ -21,7 +21,6 @@ from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Repeated, RowRange
 from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation, names_that_fit
 
-_DERIVED = {"id", "total_steps", *(f"rewards_{name}" for name in metadata_module.STATISTICS)}
 _SHOWN = 10
 
 
@@ -132,7 +131,7 @@ class MinariSource:
                 f"{without[0]}: its next_obs would be the observation before it"
             )
         theirs = [
-            {key: value for key, value in header.metadata.items() if key not in {*_DERIVED, "seed", metadata_module.OURS}}
+            {key: value for key, value in header.metadata.items() if key not in metadata_module.OWN_NAMES}
             for header in self._headers
         ]
         fitting = names_that_fit(theirs)

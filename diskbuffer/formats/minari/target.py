@@ -8,6 +8,7 @@ from pathlib import Path
 from diskbuffer.errors import InputError
 from diskbuffer.formats.minari.arrow_target import ArrowWriter
 from diskbuffer.formats.minari.hdf5_target import Hdf5Writer
+from diskbuffer.formats.minari.metadata import OWN_NAMES
 from diskbuffer.formats.minari.plan import Plan, is_complex
 from diskbuffer.plugin import Contents, Writer
 
@@ -17,7 +18,10 @@ _CODECS = {"hdf5": ("lzf", "gzip", "none"), "arrow": ("lz4", "zstd", "none"), "p
 def losses(contents: Contents, **_: object) -> Mapping[str, str]:
     """Return what a data set cannot hold."""
     left = [path for path, column in contents.columns.items() if is_complex(column)]
-    return {"complex": f"spaces have no complex numbers, and these columns are left out: {', '.join(left)}"} if left else {}
+    lost = {"complex": f"spaces have no complex numbers, and these columns are left out: {', '.join(left)}"} if left else {}
+    if taken := sorted(OWN_NAMES & {*contents.values}):
+        lost["values"] = f"Minari has these names for metadata of its own, and the values are left out: {', '.join(taken)}"
+    return lost
 
 
 def write(

@@ -66,8 +66,14 @@ def html(source: EpisodeReader | None, episode: EpisodeFields) -> str:
         return page(title(f"Episode {episode.id}"), table(rows))
     return page(
         title(f"Episode {episode.id}"),
-        unless_it_fails(lambda: table([*rows, _returns(source, episode)]) + _drawn(source, episode), table(rows)),
+        unless_it_fails(
+            lambda: table([*rows, _returns(source, episode), *_values(source, episode)]) + _drawn(source, episode), table(rows)
+        ),
     )
+
+
+def _values(source: EpisodeReader, episode: EpisodeFields) -> list[tuple[str, str]]:
+    return [(name, str(value.one(0))) for name, value in source.values(np.array([episode.id])).items()]
 
 
 def _returns(source: EpisodeReader, episode: EpisodeFields) -> tuple[str, str]:

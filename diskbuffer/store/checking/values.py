@@ -13,9 +13,9 @@ def find_damaged_values(opened: Opened) -> Finder[None]:
     store = opened.store
     for _ in range(LOOKS):
         state = State.read(store.files, store.layout)
-        more = opened.live or state is None or opened.last_shutdown is LastShutdown.KILLED
+        unflushed = opened.live or state is None or opened.last_shutdown is LastShutdown.KILLED
         try:
-            noted, what = store.episode_values.damage(None if state is None else state.values, more=more)
+            noted, what = store.episode_values.damage(None if state is None else state.values, unflushed=unflushed)
         except FileNotFoundError:  # a writer has written it anew
             continue
         if what is None or State.read(store.files, store.layout) == state:

@@ -118,14 +118,11 @@ class _Backup:
             raise EvictedError(str(error)) from error
 
     def _copy_values(self) -> None:
-        """Copy the values of episodes, all of which are in the table by then."""
+        """Copy the values of episodes, before the table: of none that is not in it."""
+        state = self._state
+        unflushed = state is None or state.last_shutdown(self._source) is LastShutdown.KILLED
         try:
-            state = self._state
-            noted = None if state is None else state.values
-            more = state is None or state.last_shutdown(self._source) is LastShutdown.KILLED
-            note = what_counts(self._source, noted, more=more)
-            if noted is not None and note is not None and note.number != noted.number:
-                raise FileNotFoundError
+            note = what_counts(self._source, None if state is None else state.values, unflushed=unflushed)
             if note is not None:
                 copy_values(self._source, note, self._files)
         except FileNotFoundError as error:
