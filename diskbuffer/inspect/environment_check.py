@@ -307,7 +307,8 @@ class _Check:
                 self._warn("NaN in observations", f"{path} has NaN or infinity, which add refuses: {advice}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, where it has to cast
-            outside = sum(not trial.env.observation_space.contains(_arrays(row["next_obs"])) for row in trial.rows)
+            contains = trial.env.observation_space.contains
+            outside = sum(not (contains(_arrays(row["obs"])) and contains(_arrays(row["next_obs"]))) for row in trial.rows)
         if outside and not is_odd:
             text = f"those of {outside:,} of {counted(len(trial.rows), 'step')} are, and are stored as they are"
             self._note("observations outside of their space", text)

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.store.description import Description
-from diskbuffer.store.episode_values import ValuesNote, remove_older
+from diskbuffer.store.episode_values import ValuesNote
+from diskbuffer.store.episode_values import remove_others as remove_other_values
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.cleared import CLEARED_FILE
@@ -93,7 +94,8 @@ class Durability:
         self._note(clean=False, synced=tuple(heads.tolist()), begins=begins, tail=tail, values=values)
         with contextlib.suppress(OSError):  # the next flush does it
             remove_others(self._files, tail)
-            remove_older(self._files, values)
+            if values is not None:
+                remove_other_values(self._files, values, older=True)
 
     def sync_names_of_derived(self) -> None:
         """Sync which files of derived columns there are: of no segment fewer than it has, if it is there itself.

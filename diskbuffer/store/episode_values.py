@@ -69,17 +69,10 @@ def stamp(files: Files) -> tuple[int, int] | None:
     return None
 
 
-def remove_older(files: Files, note: ValuesNote | None) -> None:
-    """Remove the files of values before one."""
+def remove_others(files: Files, note: ValuesNote | None, *, older: bool = False) -> None:
+    """Remove all files of values but one, or all `older` ones than that."""
     for number in numbers(files):
-        if note is not None and number < note.number:
-            files.remove(ValuesNote(number, 0).name)
-
-
-def remove_others(files: Files, note: ValuesNote | None) -> None:
-    """Remove all files of values but one."""
-    for number in numbers(files):
-        if note is None or number != note.number:
+        if note is None or (number < note.number if older else number != note.number):
             files.remove(ValuesNote(number, 0).name)
 
 
@@ -137,16 +130,12 @@ def what_counts(files: Files, noted: ValuesNote | None, *, unflushed: bool) -> V
 class EpisodeValues:
     """The values of a store's episodes. The store's lock must be held wherever nothing else is said.
 
-    A writer knows how far its file goes; others, and forks of a writer, look each time. What a file says is read when it is first
+    A writer knows how far its file goes; others, and forks of a writer, `look` each time. What it says is read when it is first
     asked for.
-
-    Attributes
-    ----------
-    writable : bool
     """
 
-    def __init__(self, files: Files, salt: int, *, writable: bool) -> None:
-        self._files, self._seed, self.writable = files, salt & 0xFFFFFFFF, writable
+    def __init__(self, files: Files, salt: int) -> None:
+        self._files, self._seed = files, salt & 0xFFFFFFFF
         self._note: ValuesNote | None = None  # what counts
         self._table, self._ends, self._read = NamedValues(), GrowingArray(), 0  # what was read of it: rows, their ends, bytes
         self._session: object = None  # in which it was read

@@ -79,7 +79,7 @@ class Store(Changeable):
         self.following.look()
         self.verification.load()
         self.kept: Kept | None = None
-        self.episode_values = EpisodeValues(files, layout.salt, writable=self.writable)
+        self.episode_values = EpisodeValues(files, layout.salt)
         self._cleared = Cleared(files, layout, writable=self.writable)
         self._begins: Int64 | None = None  # that a reader is shown in their place
         self.shown: dict[tuple[str, int], InMemory] = {}
@@ -332,7 +332,7 @@ class Store(Changeable):
     def values_of_episodes(self, ids: Int64) -> dict[str, Named]:
         """Return the values of episodes by name, (n,) each; those of a writer elsewhere, as they are by now."""
         with self.lock:
-            if not self.episode_values.writable:
+            if not self.writable:
                 try:
                     self.episode_values.look(self._noted_values, session(self.files))
                 finally:
@@ -471,7 +471,7 @@ class Store(Changeable):
     def after_fork(self) -> None:
         """Become a reader, with a lock of its own."""
         self.lock = threading.RLock()
-        self.writable, self.following.active, self.episode_values.writable = False, True, False
+        self.writable, self.following.active = False, True
         self.durability.after_fork()
         if self._writer_lock is not None:
             self._writer_lock.forget()

@@ -93,6 +93,18 @@ def once(wrong: float) -> Callable[[np.ndarray[Any, Any]], Any]:
     return shown
 
 
+def at_resets(wrong: float) -> Callable[[np.ndarray[Any, Any]], Any]:
+    """Return what puts a value into the observation of each reset of an environment of seven steps."""
+    numbers = iter(range(10_000))
+
+    def shown(obs: np.ndarray[Any, Any]) -> Any:
+        if next(numbers) % 8 == 0:
+            obs[0] = wrong
+        return obs
+
+    return shown
+
+
 def in_shapes() -> Callable[[np.ndarray[Any, Any]], Any]:
     """Return what makes each observation longer than the one before."""
     numbers = iter(range(3, 10_000))
@@ -323,6 +335,7 @@ CASES = [
     made("NaN once", "NaN in observations", REFUSED, shown=once(np.nan)),
     made("infinite once", "NaN in observations", REFUSED, shown=once(np.inf)),
     made("out of its space once", "observations outside of their space", shown=once(-1e7)),
+    made("out of its space at resets", "observations outside of their space", shown=at_resets(-1e7)),
     Case("writes to actions", WritesToActions, Truth(("changes actions",))),
     # Rewards and flags
     made("rewards of shape (1,)", "odd rewards", reward=lambda n: np.array([n / 2])),
