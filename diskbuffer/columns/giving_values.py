@@ -42,12 +42,12 @@ def give_values(columns: DerivedColumns, steps: Int64, values: Mapping[str, Any]
         stored = store.episode_values
         if _refused(given, kinds, stored) is not None:  # perhaps for what names had once
             stored.compact(store.lock, columns.reader.index.episode_ids, at_once=True)
-        if (what := _refused(given, kinds, stored)) is not None:
-            raise InputError(what)
-        before = dict(zip(ids.tolist(), stored.rows(ids), strict=True))
-        after = {id_: row.copy() for id_, row in before.items()}
+            if (what := _refused(given, kinds, stored)) is not None:
+                raise InputError(what)
+        before: dict[int, dict[str, Any]] = dict(zip(ids.tolist(), stored.rows(ids), strict=True))
+        after = before.copy()
         for at, id_ in enumerate(ids.tolist()):
-            after[id_] |= {name: each[at] for name, each in given.items()}
+            after[id_] = after[id_] | {name: each[at] for name, each in given.items()}
         after = {id_: {name: value for name, value in row.items() if value is not None} for id_, row in after.items()}
         changed = {id_: row for id_, row in after.items() if row != before[id_]}
         if changed:
@@ -61,27 +61,25 @@ def _refused(given: Mapping[str, list[Any]], kinds: Mapping[str, str | None], st
     if len(known.keys() | given.keys()) > MOST_NAMES:
         return f"a buffer has {MOST_NAMES} names of values at most; there are {', '.join(sorted(known))}"
     for name, each in given.items():
-        kind, found = kinds[name], ", ".join(sorted({shown(value) for value in each[:1000] if value is not None})[:3])
-        if not found:
-            continue
+        kind, what = kinds[name], None
         together = joint_kind(kind, known.get(name, kind)) if kind else None
-        if together is None:
-            of = f"{SHOWN[known[name]]}, as they are in this buffer" if kind else "of one kind"
-            return f"values of {name!r} must be {of}; found {found}"
-        integers = [value for value in each if type(value) is int]
-        largest = (
-            max(map(abs, integers), default=0) if known.get(name) != INTEGER else max([stored.largest(name), *map(abs, integers)])
-        )
-        if together == NUMBER and largest > _EXACT:
-            return (
-                f"values of {name!r} would be float64 together, which is not exact beyond 2**53: give integers alone, or numbers "
-                f"up to there; found {found}"
-            )
+        if together is None and any(value is not None for value in each):
+            what = f"must be {SHOWN[known[name]]}, as they are in this buffer" if kind else "must be of one kind"
+        elif together == NUMBER:
+            integers = [abs(value) for value in each if type(value) is int]
+            if max([*integers, stored.largest(name) if known.get(name) == INTEGER else 0]) > _EXACT:
+                what = "would be float64 together, which is not exact beyond 2**53: give integers alone, or numbers up to there"
+        if what is not None:
+            found = ", ".join(sorted({shown(value) for value in each[:1000] if value is not None})[:3])
+            return f"values of {name!r} {what}; found {found}"
     return None
 
 
-def names_that_fit(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return of what is told of episodes by others what can be their values: by its name, and of one kind in all of them."""
+def values_that_fit(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], set[str]]:
+    """Return of what others tell of episodes what can be their values, and the names of what cannot.
+
+    It can be what has a name that values may have, and is of one kind in all of them.
+    """
     found: dict[str, list[Any]] = {}
     wrong = set[str]()
     for row in rows:
@@ -92,7 +90,8 @@ def names_that_fit(rows: Sequence[Mapping[str, Any]]) -> set[str]:
             except InputError:
                 wrong.add(name)
     fits = {name for name, values in found.items() if kind_of(value for value in values if value is not None)}
-    return set(sorted(fits - wrong)[:MOST_NAMES])
+    fits = set(sorted(fits - wrong)[:MOST_NAMES])
+    return [{name: value for name, value in row.items() if name in fits} for row in rows], (found.keys() | wrong) - fits
 
 
 def _checked(name: str, value: Any, n: int) -> list[Any]:

@@ -13,7 +13,7 @@ from diskbuffer.editing.new_store import NewStore, some_columns
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.plugin import either, local_path
+from diskbuffer.plugin import either, joint_kind, local_path
 
 StorePath = str | os.PathLike[str]
 
@@ -117,10 +117,9 @@ def _refuse_others(name: str, source: StoreSource, other_name: str, other: Store
             + "\n".join(lines)
             + f"\nGive {either('columns=', '--columns')} with those that all have, or make them alike first, with copy"
         )
-    numbers = {"integer": "number"}
     for key in sorted(source.table.values.keys() & other.table.values.keys()):
-        kind, other_kind = (numbers.get(kind, kind) for kind in (source.table.values[key].kind, other.table.values[key].kind))
-        if kind != other_kind:
+        kind, other_kind = source.table.values[key].kind, other.table.values[key].kind
+        if joint_kind(kind, other_kind) is None:
             raise SchemaError(
                 f"{key}: what episodes were given is a {kind} in {name}, and a {other_kind} in {other_name}. Take it away in one "
                 f"of them: buffer.episodes.set_values({key}=None)"

@@ -28,7 +28,6 @@ TEXTS = ("ending", "tag")
 TRUTHS = ("whole",)
 _LONGEST, _DEEPEST = 2000, 50
 _RETURN = "rETURN"  # stands for "return", which is a keyword of Python's, while its parser works
-_NUMBERS = ("integer", "number")  # kinds of values
 _CONSTANTS = {"nan": math.nan, "inf": math.inf}
 KNOWN = (*NUMBERS, *TEXTS, *TRUTHS, "returns", "id", *_CONSTANTS, _RETURN)  # names that no value of episodes may have
 _ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -214,15 +213,13 @@ class _Reader:
         if left.kind != "number" and not isinstance(op, ast.Eq | ast.NotEq):
             raise self._wrong(at, f"{_SIGNS[type(op)]} is for numbers; {left.shown} is {SHOWN[left.kind]}")
         self._check_endings((left, right), at)
-        compare, numbers = (
-            _ORDERS[type(op)],
-            [side.column for side in (left, right) if self._values.get(str(side.column)) in _NUMBERS],
-        )
+        compare = _ORDERS[type(op)]
+        numbers = [str(side.column) for side in (left, right) if side.kind == "number" and side.column in self._values]
 
         def compared(table: Table) -> Any:
             mask = compare(left.of(table), right.of(table))
             for name in numbers:  # one that was not given compares as NaN does
-                mask = np.where(table.given(str(name))[1], mask, isinstance(op, ast.NotEq))
+                mask = np.where(table.given(name)[1], mask, isinstance(op, ast.NotEq))
             return mask
 
         return compared

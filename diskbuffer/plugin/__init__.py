@@ -17,6 +17,7 @@ from diskbuffer.arguments.wording import counted, either, for_command_line, form
 from diskbuffer.arguments.wording import size as human_size
 from diskbuffer.episode_table.episode_data import Contents, EpisodeData, Format, Rows, Source, Writer
 from diskbuffer.episode_table.table import EpisodeTable
+from diskbuffer.index.named_values import joint_kind
 from diskbuffer.opening.store_info import StoreInfo, StoreUsage, read_info, writers_of
 from diskbuffer.reader import Reader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
@@ -45,7 +46,7 @@ from diskbuffer.store.system.files import boot_id
 
 if typing.TYPE_CHECKING:
     from diskbuffer.arguments.inputs import as_array, device_of, seconds_of, step_ids
-    from diskbuffer.columns.giving_values import names_that_fit
+    from diskbuffer.columns.giving_values import values_that_fit
     from diskbuffer.native.sampling import power
     from diskbuffer.native.transforms import interleave
     from diskbuffer.options import refuse_unknown, spaces_of
@@ -108,9 +109,9 @@ __all__ = [
     "is_observation",
     "is_sane",
     "is_store",
+    "joint_kind",
     "leaves",
     "local_path",
-    "names_that_fit",
     "one_of",
     "picture_kind",
     "power",
@@ -130,6 +131,7 @@ __all__ = [
     "transform_of",
     "unescape_key",
     "value_at",
+    "values_that_fit",
     "writers_of",
 ]
 
@@ -137,13 +139,13 @@ _LATER = {
     "refuse_inside": "diskbuffer.writers.places",
     "Appender": "diskbuffer.plugin.appender",
     "interleave": "diskbuffer.native.transforms",
-    "names_that_fit": "diskbuffer.columns.giving_values",
     "power": "diskbuffer.native.sampling",
     "SharedStore": "diskbuffer.plugin.shared_store",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
     "copied_to": "diskbuffer.reading.devices",
+    "values_that_fit": "diskbuffer.columns.giving_values",
     "transform_of": "diskbuffer.reading.wanted",
     "device_of": "diskbuffer.arguments.inputs",
     "priorities_of": "diskbuffer.samplers.prioritized",

@@ -69,22 +69,19 @@ def stamp(files: Files) -> tuple[int, int] | None:
     return None
 
 
-def remove_others(files: Files, note: ValuesNote | None, *, older: bool = False) -> None:
-    """Remove all files of values but one, or all `older` ones than that."""
-    for number in numbers(files):
-        if note is None or (number < note.number if older else number != note.number):
-            files.remove(ValuesNote(number, 0).name)
+def remove_others(files: Files, note: ValuesNote | None, *, older: bool = False) -> bool:
+    """Remove all files of values but one, or all `older` ones than that; return whether there was any."""
+    known = numbers(files)
+    others = [number for number in known if note is None or (number < note.number if older else number != note.number)]
+    for number in others:
+        files.remove(ValuesNote(number, 0).name)
+    return bool(others)
 
 
 def copy_values(source: Files, note: ValuesNote, files: Files) -> None:
     """Copy what counts of a store's file of values to another store. It is not synced."""
-    fd, at = files.create(note.name, 0, reserve=False), 0
-    try:
-        for block in source.read_from(note.name, 0, note.bytes):
-            files.pwrite(fd, block, at)
-            at += len(block)
-    finally:
-        files.close(fd)
+    files.copy(source, note.name, note.name, reserve=False)
+    files.truncate(note.name, note.bytes)
 
 
 def what_counts(files: Files, noted: ValuesNote | None, *, unflushed: bool) -> ValuesNote | None:
@@ -137,7 +134,7 @@ class EpisodeValues:
     def __init__(self, files: Files, salt: int) -> None:
         self._files, self._seed = files, salt & 0xFFFFFFFF
         self._note: ValuesNote | None = None  # what counts
-        self._table, self._ends, self._read = NamedValues(), GrowingArray(), 0  # what was read of it: rows, their ends, bytes
+        self._table, self._ends = NamedValues(), GrowingArray()  # what was read of it: rows, and where each ends
         self._session: object = None  # in which it was read
         self._seen: object = ()  # in that session, the file's stamp of the last look
         self._is_torn = False  # whether there is, or was, something in it that failed to be written
@@ -153,8 +150,7 @@ class EpisodeValues:
     def recover(self, noted: ValuesNote | None, *, killed: bool) -> None:
         """Have the file be what the last writer left, to write to; a CorruptionError where it is not there."""
         note = what_counts(self._files, noted, unflushed=killed)
-        if not killed:  # files with a higher number would count from here on
-            remove_others(self._files, note)
+        if not killed and remove_others(self._files, note):  # those with a higher number would count from here on
             self._files.sync(_DIRECTORY)
         if note is not None:
             self._cut(note)
@@ -176,16 +172,16 @@ class EpisodeValues:
 
     # To read
 
-    def look(self, read_note: Callable[[], tuple[ValuesNote | None, bool]], session: object) -> None:
+    def look(self, left: Callable[[], tuple[ValuesNote | None, bool]], session: object) -> None:
         """See what a writer elsewhere has written since.
 
-        ``read_note()`` returns what `what_counts` takes. `session` is another one where a file may not be what it was.
+        ``left()`` returns what `what_counts` takes. `session` is another one where a file may not be what it was.
         """
         before, seen = None, (session, stamp(self._files))
         if seen == self._seen:
             return
         for _ in range(_TRIES):
-            noted, unflushed = now = read_note()
+            noted, unflushed = now = left()
             try:
                 note = what_counts(self._files, noted, unflushed=unflushed)
                 is_longer = note is not None and self._note is not None and note[0] == self._note[0] and note >= self._note
@@ -204,7 +200,12 @@ class EpisodeValues:
         raise CorruptionError(f"{self._files.root}: the values of episodes are written anew all the time; read them again")
 
     def _forget(self) -> None:
-        self._table, self._ends, self._read = NamedValues(), GrowingArray(), 0
+        self._table, self._ends = NamedValues(), GrowingArray()
+
+    @property
+    def _read(self) -> int:
+        """How many bytes were read."""
+        return int(self._ends.values[-1]) if len(self._ends) else 0
 
     def of(self, ids: Int64) -> dict[str, Named]:
         """Return the values of episodes by name, (n,) each; see `NamedValues.of`. A CorruptionError where lines are damaged."""
@@ -223,9 +224,7 @@ class EpisodeValues:
                     raise ValueError
             except ValueError:
                 raise self._damaged(begin) from None
-            ends = begin + np.cumsum([len(line) + 1 for line in lines])
-            self._ends.extend(ends)
-            self._read = int(ends[-1])
+            self._ends.extend(begin + np.cumsum([len(line) + 1 for line in lines]))
         if self._read < note.bytes:
             raise self._damaged(self._read)
 
@@ -280,7 +279,6 @@ class EpisodeValues:
             self._write(note, b"".join(lines))
             self._table.append(ids, rows)
             self._ends.extend(note.bytes + np.cumsum(sizes))
-            self._read = note.bytes + int(sizes.sum())
             self._note = ValuesNote(note.number, self._read)
 
     def _lines_of(self, ids: Sequence[int], rows: Sequence[Mapping[str, Value]]) -> list[bytes]:
@@ -328,12 +326,12 @@ class EpisodeValues:
         """Write some of the first lines, of which these are the ends, and all later ones to the next file, which counts then."""
         note = self._note
         assert note is not None
-        table, sizes, at = self._table, np.diff(ends, prepend=0), 0
+        table, sizes, end, at = self._table, np.diff(ends, prepend=0), int(ends.max(initial=0)), 0
         kept, new = table.some(np.flatnonzero(counts)), ValuesNote(note.number + 1, 0)
         temporary = f"{new.name}.new.tmp"
         fd = self._files.create(temporary, 0, reserve=False)
         try:
-            for begin, lines in _lines(self._files, ValuesNote(note.number, int(ends[-1]) if len(ends) else 0), 0):
+            for begin, lines in _lines(self._files, ValuesNote(note.number, end), 0):
                 first = int(np.searchsorted(ends, begin, side="right"))
                 data = b"".join(line + b"\n" for line, is_kept in zip(lines, counts[first:], strict=False) if is_kept)
                 self._files.pwrite(fd, data, at)
@@ -342,7 +340,7 @@ class EpisodeValues:
                 if self._table is not table:  # another thread has done that meanwhile
                     return
                 added = np.arange(len(ends), len(table))  # since
-                for data in self._files.read_from(note.name, int(ends[-1]) if len(ends) else 0, self._read):
+                for data in self._files.read_from(note.name, end, self._read):
                     self._files.pwrite(fd, data, at)
                     at += len(data)
                 kept.append(table.ids[added].tolist(), table.of_rows(added))
@@ -350,7 +348,7 @@ class EpisodeValues:
                 with Uninterrupted():
                     self._files.rename(temporary, new.name)
                     self._table, self._ends, self._is_torn = kept, GrowingArray(np.cumsum(every)), False
-                    self._note, self._read = ValuesNote(new.number, at), at
+                    self._note = ValuesNote(new.number, at)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._files.remove(temporary)

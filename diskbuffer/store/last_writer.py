@@ -123,3 +123,10 @@ def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[La
     if state is None:
         return LastShutdown.KILLED, (-1,) * streams
     return state.last_shutdown(files), state.synced
+
+
+def values_left(state: State | None, files: Files) -> tuple[ValuesNote | None, bool]:
+    """Return what `episode_values.what_counts` takes: what the last flush noted, and whether more counts that came after that."""
+    if state is None:
+        return None, True
+    return state.values, state.last_shutdown(files) is LastShutdown.KILLED

@@ -14,7 +14,7 @@ from diskbuffer.store import directory, tail_copy
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import WayBack
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
+from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left, values_left
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.recovery import going_back, resume_writing
 from diskbuffer.store.recovery.visible_rows import visible_from, visible_rows
@@ -90,8 +90,8 @@ def _open_to_write(
 def _recover_to_write(store: Store, drop_lost: Callable[[Store], None]) -> LastShutdown:
     """Have the store be what is visible of that which the last writer left, and return how that ended."""
     last, synced = _how_it_was_left(store)
-    noted = None if store.durability.state is None else store.durability.state.values
-    store.episode_values.recover(noted, killed=last is LastShutdown.KILLED)
+    noted, killed = values_left(store.durability.state, store.files)
+    store.episode_values.recover(noted, killed=killed)
     visible = visible_rows(store)
     begins = visible_from(store, visible)
     if last is LastShutdown.POWER_LOSS or (begins != store.begins).any():  # where words may be torn

@@ -22,7 +22,7 @@ from diskbuffer.store.episode_values import EpisodeValues, ValuesNote
 from diskbuffer.store.following import Following, WayBack
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
-from diskbuffer.store.last_writer import State
+from diskbuffer.store.last_writer import State, values_left
 from diskbuffer.store.segments.cleared import Cleared
 from diskbuffer.store.segments.mapped import InMemory, Maps
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
@@ -333,15 +333,12 @@ class Store(Changeable):
         """Return the values of episodes by name, (n,) each; those of a writer elsewhere, as they are by now."""
         with self.lock:
             if not self.writable:
+                files, layout = self.files, self.layout
                 try:
-                    self.episode_values.look(self._noted_values, session(self.files))
+                    self.episode_values.look(lambda: values_left(State.read(files, layout), files), session(files))
                 finally:
                     self.following.refuse_another()  # rather than what it found there
             return self.episode_values.of(ids)
-
-    def _noted_values(self) -> tuple[ValuesNote | None, bool]:
-        state = State.read(self.files, self.layout)
-        return (None, True) if state is None else (state.values, not state.clean and self.kept is None)
 
     # Columns
 

@@ -18,7 +18,7 @@ from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import EPISODES, OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
 from diskbuffer.formats.lerobot.statistics import read_statistics
-from diskbuffer.plugin import Contents, EpisodeData, either, format_option, is_sane, names_that_fit
+from diskbuffer.plugin import Contents, EpisodeData, either, format_option, is_sane, values_that_fit
 
 _CHECKED = 65536  # rows that are checked at a time
 _MOST_STREAMS = 2**16
@@ -144,10 +144,9 @@ def _given(episodes: Episodes) -> tuple[list[str], list[dict[str, Any]], dict[st
             tags = [str(row.pop("tag", tag)) for row, tag in zip(rows, tags, strict=True)]
         except (ValueError, RecursionError, AttributeError, TypeError) as error:
             raise SourceError(f"{EPISODES}: {VALUES!r} is damaged: {error}") from error
-    fitting = names_that_fit(rows)
-    left = {name for row in rows for name in row} - fitting
+    kept, left = values_that_fit(rows)
     lost = {"values": f"what episodes cannot be given by name: {', '.join(sorted(left))[:500]}"} if left else {}
-    return tags, [{name: value for name, value in row.items() if name in fitting} for row in rows], lost
+    return tags, kept, lost
 
 
 def _within(own: Mapping[str, Any], name: str, least: int, most: int) -> int:

@@ -19,7 +19,7 @@ from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
 from diskbuffer.formats.minari.layouts import EpisodeHeader, Name, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Repeated, RowRange
-from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation, names_that_fit
+from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation, values_that_fit
 
 _SHOWN = 10
 
@@ -134,9 +134,7 @@ class MinariSource:
             {key: value for key, value in header.metadata.items() if key not in metadata_module.OWN_NAMES}
             for header in self._headers
         ]
-        fitting = names_that_fit(theirs)
-        self._values = [{key: value for key, value in row.items() if key in fitting} for row in theirs]
-        more = {key for row in theirs for key in row} - fitting
+        self._values, more = values_that_fit(theirs)
         more |= {"seed"} if self._large_seeds else set()
         if more:
             self.losses["episode_metadata"] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diskbuffer.store.checking.findings import LOOKS, Finder, Finding
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem
-from diskbuffer.store.last_writer import LastShutdown, State
+from diskbuffer.store.last_writer import State, values_left
 
 
 def find_damaged_values(opened: Opened) -> Finder[None]:
@@ -13,9 +13,9 @@ def find_damaged_values(opened: Opened) -> Finder[None]:
     store = opened.store
     for _ in range(LOOKS):
         state = State.read(store.files, store.layout)
-        unflushed = opened.live or state is None or opened.last_shutdown is LastShutdown.KILLED
+        noted, unflushed = values_left(state, store.files)
         try:
-            noted, what = store.episode_values.damage(None if state is None else state.values, unflushed=unflushed)
+            noted, what = store.episode_values.damage(noted, unflushed=unflushed)
         except FileNotFoundError:  # a writer has written it anew
             continue
         if what is None or State.read(store.files, store.layout) == state:

@@ -20,7 +20,7 @@ from diskbuffer.store.episode_values import copy_values, what_counts
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.last_writer import LastShutdown, State
+from diskbuffer.store.last_writer import State, values_left
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.cleared import CLEARED_FILE, contents_of
@@ -119,10 +119,9 @@ class _Backup:
 
     def _copy_values(self) -> None:
         """Copy the values of episodes, before the table: of none that is not in it."""
-        state = self._state
-        unflushed = state is None or state.last_shutdown(self._source) is LastShutdown.KILLED
+        noted, unflushed = values_left(self._state, self._source)
         try:
-            note = what_counts(self._source, None if state is None else state.values, unflushed=unflushed)
+            note = what_counts(self._source, noted, unflushed=unflushed)
             if note is not None:
                 copy_values(self._source, note, self._files)
         except FileNotFoundError as error:

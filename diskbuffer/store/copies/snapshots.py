@@ -84,7 +84,7 @@ class _Held:
     live: npt.NDArray[np.bool_]  # of slots, whether they have rows
     table: dict[str, Any]  # files
     tail: list[Unpacked]
-    values: bytes | None  # of episodes
+    values: ValuesNote | None  # of the file with the values of episodes
     pieces: dict[str, tuple[int, bool, list[tuple[int, Bytes]]]]  # files: size, whether to reserve it, (offset, bytes)
 
 
@@ -188,9 +188,10 @@ class _Copy:
                 pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, mapped.array(np.uint8, (mapped.size,)).copy())]
         each = [part for stream, head in enumerate(heads.tolist()) for part in self._writer.tail.unpacked(stream, head)]
         tail = [part for part in each if len(part.rows)]
-        values, note = None, store.episode_values.note
+        values = note = store.episode_values.note
         if note is not None:
-            values = b"".join(store.files.read_from(note.name, 0, note.bytes))
+            values, data = ValuesNote(0, note.bytes), b"".join(store.files.read_from(note.name, 0, note.bytes))
+            pieces[values.name] = note.bytes, False, [(0, np.frombuffer(data, np.uint8))]
         return _Held(layout, table.slots, store.begins, heads, live, table.contents(), tail, values, pieces)
 
     # Afterwards
@@ -216,13 +217,9 @@ class _Copy:
         table.grow(held.slots)
         self._note_checksums_of_derived(held, table)
         self._publish(held, table)
-        values = None
-        if held.values is not None:
-            values = ValuesNote(0, len(held.values))
-            self._write(values.name, values.bytes, False, [(0, np.frombuffer(held.values, np.uint8))])
         files.sync_all(sorted(self._copied))
         synced, begins = tuple(held.heads.tolist()), tuple(held.begins.tolist())
-        State(files.boot_id(), True, synced, begins, layout.salt, tail=tail, values=values).note(files)
+        State(files.boot_id(), True, synced, begins, layout.salt, tail=tail, values=held.values).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
         files.sync_all([*zarr_metadata.nodes(layout, held.slots), "."])
