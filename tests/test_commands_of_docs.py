@@ -72,6 +72,7 @@ def fill(path: Path, columns: Mapping[str, db.Column], frame_stack: int = 1, tag
             buffer.extend(**rows, reward=np.ones(steps), terminated=np.arange(steps) == steps - 1, env=number % 2)
         for number, tag in enumerate(("good", "bad", "dropped") if tags else ()):
             buffer.episodes[number : number + 1].set_tag(tag)
+        buffer.episodes[:].set_values(success=[True, False, True])
         buffer.copies.mark("before")
 
 

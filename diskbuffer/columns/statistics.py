@@ -2,6 +2,7 @@
 
 A block is known by its first row, and by a checksum of the checksums that the store has of its rows. So nothing has to be taken
 back where rows are evicted or cleared, or where the store goes back: what is kept counts where it still is of these very rows.
+On the disk are the sums of whole segments.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import google_crc32c
@@ -38,7 +38,7 @@ _BLOCK_BYTES, _READ_BYTES = 2**19, 2**22
 _BLOCK_VALUES = 8192  # of each place, so that a histogram is small beside what it is of
 _FEWEST_ROWS, _MOST_ROWS = 128, 2**16
 _LOOKS = 8  # at a store whose writer evicts faster than it is read
-_SAVED_SHARE = 8  # one more block in so many has all of them saved
+_SAVED_SHARE = 8  # one more segment in so many has all of them saved
 
 
 class _EvictedError(Exception):
@@ -46,46 +46,38 @@ class _EvictedError(Exception):
 
 
 class _Segment:
-    """What is known of the blocks of a segment.
+    """What is known of the blocks of a segment, and which of them were there at the last look.
 
     Attributes
     ----------
-    checksums : (blocks,) uint32
-        Of each block, once its rows stay as they are.
-    known : (blocks,) bool
-    records : (blocks,) records
-    total : record or None
-        Of all of them, where all are known, and there.
-    """
-
-    __slots__ = ("checksums", "known", "records", "total")
-
-    def __init__(self, blocks: int, record: np.dtype[Any]) -> None:
-        self.checksums, self.known = np.zeros(blocks, np.uint32), np.zeros(blocks, np.bool_)
-        self.records = np.zeros(blocks, record)
-        self.total: Array | None = None
-
-
-@dataclass(frozen=True)
-class _Look:
-    """The blocks of a segment that are there at a time.
-
-    Attributes
-    ----------
+    stream : int
     firsts, stops : (blocks,) int64
-        Positions of rows.
-    there, lasting : (blocks,) bool
-        Which have rows, and which of them stay as they are.
+        Positions of the rows that are there; of none, `firsts` is not less than `stops`.
+    lasting : (blocks,) bool
+        Which have all their rows, which stay as they are.
+    checksums : (blocks,) uint32
+        Of these.
     records : (blocks,) records
+        Of what was there when a block was read last.
+    known : (blocks,) bool
+        Which of them are of lasting rows with these checksums.
+    total : (1,) record
+        Of all of them together.
+    summed : int or None
+        The checksum of the checksums of which it is, where it is of a whole segment.
     """
 
-    segment: _Segment
-    stream: int
-    firsts: Int64
-    stops: Int64
-    there: npt.NDArray[np.bool_]
-    lasting: npt.NDArray[np.bool_]
-    records: Array
+    def __init__(self, stream: int, blocks: int, record: np.dtype[Any]) -> None:
+        self.stream = stream
+        self.firsts, self.stops, self.lasting = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64), np.zeros(blocks, np.bool_)
+        self.checksums, self.known, self.records = np.zeros(blocks, np.uint32), self.lasting.copy(), np.zeros(blocks, record)
+        self.summed: int | None = None
+        self.total: Array = np.zeros(1, record)
+
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:
+        """Which blocks have any rows."""
+        return self.firsts < self.stops
 
 
 class StatisticsOfColumn:
@@ -108,11 +100,11 @@ class StatisticsOfColumn:
         self._rows = min(rows, _MOST_ROWS, layout.segment_rows, power_of_two(2**31 // values))  # a segment's are a power of two
         self._read_rows = max(1, _READ_BYTES // column.row_bytes)
         self._record = self._places.record("<u4")
-        self._saved = np.dtype([("segment", "<i8"), ("block", "<i8"), ("checksum", "<u4"), ("of", self._record)])
+        self._saved = np.dtype([("segment", "<i8"), ("checksum", "<u4"), ("of", self._places.record("<i8"))])
         self._seed = int(google_crc32c.value(repr((self._saved.descr, self._rows)).encode()))
         self._segments: dict[int, _Segment] = {}
         self._alone = threading.Lock()
-        self._new = 0  # blocks that are not saved
+        self._new = 0  # sums that are not saved
         self._evicted = False  # whether a writer elsewhere has evicted some while they were computed
         if not self._changes:
             self._load()
@@ -137,79 +129,78 @@ class StatisticsOfColumn:
                 for stream, (head, low, floor) in enumerate(index.table[:, [HEAD, LOW, FLOOR]].tolist())
                 for number in range(len(index.slots(stream)))
             ]
-        segments, found = dict[int, _Segment](), list[_Look | Array]()
+        segments, looks = dict[int, _Segment](), list[_Segment]()
         for stream, start, floor, head in listed:
             if floor < start + size and head >= start:
                 key = start * streams + stream
-                segment = self._segments.get(key)
-                if segment is None:
-                    segment = _Segment(size // self._rows, self._record)
-                segments[key] = segment
-                whole = floor <= start and start + size <= head
-                if segment.total is not None and whole and self._store.writable:  # else, another may have put other rows there
-                    found.append(segment.total)
-                else:
-                    try:
-                        found.append(self._look(segment, stream, start, floor, head))
-                    except _EvictedError:
-                        self._evicted = True
-        self._segments = {} if self._changes else segments
-        tasks = [task for look in found if isinstance(look, _Look) for task in self._tasks(look)]
+                segment = segments[key] = self._segments.get(key) or self._segment(stream)
+                whole = floor <= start and start + size <= head and segment.lasting.all() and segment.summed is not None
+                if not (whole and self._store.writable):  # beside a writer, others may be there now
+                    self._look(segment, start, floor, head)
+                    looks += [segment] if segment.summed is None else []
+        tasks = [task for segment in looks for task in self._tasks(segment)]
         do_all(lambda task: self._fill(*task), tasks, self._reader.gatherer.threads, "diskbuffer-statistics")
-        parts = [self._total(look) if isinstance(look, _Look) else look for look in found]
+        for segment in looks:
+            self._sum(segment)
+        total = self._places.together(self._places.side_by_side([segment.total for segment in segments.values()]))
+        self._segments = {} if self._changes else segments
         self._save()
-        return self._places.together(self._places.side_by_side(parts))
+        return total
 
-    def _look(self, segment: _Segment, stream: int, start: int, floor: int, head: int) -> _Look:
+    def _segment(self, stream: int) -> _Segment:
+        return _Segment(stream, self._store.layout.segment_rows // self._rows, self._record)
+
+    def _look(self, segment: _Segment, start: int, floor: int, head: int) -> None:
         """Find out which blocks of a segment are there, and of which the statistics are known."""
-        size = self._store.layout.segment_rows
-        begins = np.arange(start, start + size, self._rows)
+        begins = np.arange(start, start + self._store.layout.segment_rows, self._rows)
         ends = begins + self._rows
-        lasting = (begins >= floor) & (ends <= head) & (not self._changes)  # the newest row is not final yet
-        if lasting.any():
-            checksums = self._checksums(stream, start)
-            segment.known &= checksums == segment.checksums
-            segment.checksums[lasting] = checksums[lasting]
-        firsts, stops = np.maximum(begins, floor), np.minimum(ends, head + 1)
-        return _Look(segment, stream, firsts, stops, firsts < stops, lasting, segment.records.copy())
+        segment.firsts, segment.stops = np.maximum(begins, floor), np.minimum(ends, head + 1)
+        segment.lasting = (begins >= floor) & (ends <= head) & (not self._changes)  # the newest row is not final yet
+        before = segment.checksums
+        if segment.lasting.any():
+            try:
+                segment.checksums = self._checksums(segment.stream, start)
+            except _EvictedError:
+                segment.stops, segment.lasting[:], self._evicted = segment.firsts, False, True
+        segment.known &= segment.lasting & (segment.checksums == before)
+        if not (segment.lasting.all() and segment.summed == self._joint(segment.checksums)):
+            segment.summed = None
 
-    def _tasks(self, look: _Look) -> Iterator[tuple[_Look, Int64]]:
+    def _tasks(self, segment: _Segment) -> Iterator[tuple[_Segment, Int64]]:
         """Yield blocks whose statistics are missing, as far as they lie side by side, and are read together."""
-        missing = np.flatnonzero(look.there & ~(look.segment.known & look.lasting))
+        missing = np.flatnonzero(segment.there & ~segment.known)
         begin = 0
         for end in range(1, len(missing) + 1):
             some = missing[begin : end + 1]
             apart = end == len(missing) or some[-1] - some[0] >= len(some)
-            if apart or look.stops[some[-1]] - look.firsts[some[0]] > self._read_rows:
-                yield look, missing[begin:end]
+            if apart or segment.stops[some[-1]] - segment.firsts[some[0]] > self._read_rows:
+                yield segment, missing[begin:end]
                 begin = end
 
-    def _fill(self, look: _Look, blocks: Int64) -> None:
+    def _fill(self, segment: _Segment, blocks: Int64) -> None:
         """Compute the statistics of blocks that lie side by side."""
-        first, stop = int(look.firsts[blocks[0]]), int(look.stops[blocks[-1]])
+        first, stop = int(segment.firsts[blocks[0]]), int(segment.stops[blocks[-1]])
         cuts = [*range(first, stop, self._read_rows), stop]  # several only where one block alone has more
         for begin, end in itertools.pairwise(cuts):
             try:
-                rows, counting = self._read(look.stream, begin, end)
+                rows, counting = self._read(segment.stream, begin, end)
             except _EvictedError:
-                look.lasting[blocks] = look.there[blocks] = False
-                self._evicted = True
+                segment.stops[blocks], segment.lasting[blocks], self._evicted = segment.firsts[blocks], False, True
                 return
             for block in blocks.tolist():
-                some = slice(max(int(look.firsts[block]), begin) - begin, int(look.stops[block]) - begin)
+                some = slice(max(int(segment.firsts[block]), begin) - begin, int(segment.stops[block]) - begin)
                 part = self._places.of_rows(rows[some], counting[some])
                 if begin > first:
-                    part = self._places.together(self._places.side_by_side([look.records[block : block + 1], part]))
-                look.records[block] = part[0]
+                    part = self._places.together(self._places.side_by_side([segment.records[block : block + 1], part]))
+                segment.records[block] = part[0]
 
-    def _total(self, look: _Look) -> Array:
-        """Return the statistics of the rows of a segment that are there; what stays so is known from now on."""
-        segment, new = look.segment, look.lasting & ~look.segment.known
-        segment.records[new], segment.known[new] = look.records[new], True
-        self._new += int(new.sum())
-        total = self._places.together(look.records[look.there])
-        segment.total = total if look.lasting.all() else None
-        return total
+    def _sum(self, segment: _Segment) -> None:
+        """Put the statistics of the rows of a segment that are there together; what stays so is known from now on."""
+        segment.known |= segment.lasting
+        segment.total = self._places.together(segment.records[segment.there])
+        if segment.lasting.all():
+            segment.summed = self._joint(segment.checksums)
+            self._new += 1
 
     def _slot(self, index: Index, stream: int, position: int) -> int:
         """Return where a row lies now. The lock must be held."""
@@ -270,35 +261,30 @@ class StatisticsOfColumn:
         return f"{self._path}/{FILE}"
 
     def _load(self) -> None:
-        blocks = self._store.layout.segment_rows // self._rows
-        most = 2 * int(self._reader.index.table[:, SEGMENTS].sum()) * blocks  # of which some may have been evicted since
+        most = 2 * int(self._reader.index.table[:, SEGMENTS].sum())  # of which some may have been evicted since
         with contextlib.suppress(OSError, DiskBufferError):
             contents = self._store.files.read(self._file, 8 + self._saved.itemsize * most)
             if len(contents) % self._saved.itemsize == 8 and contents[:8] == self._checksum(contents[8:]):
-                saved = np.frombuffer(contents[8:], self._saved)
-                saved = saved[(saved["block"] >= 0) & (saved["block"] < blocks)]
-                keys, begins = np.unique(saved["segment"], return_index=True)
-                for key, some in zip(keys.tolist(), np.split(saved, begins[1:]), strict=True):
-                    segment = self._segments[key] = _Segment(blocks, self._record)
-                    segment.checksums[some["block"]], segment.known[some["block"]] = some["checksum"], True
-                    segment.records[some["block"]] = some["of"]
+                for each in np.frombuffer(contents[8:], self._saved)[:, None]:
+                    key = int(each["segment"][0])
+                    segment = self._segments[key] = self._segment(key % self._store.layout.streams)
+                    segment.summed, segment.total = int(each["checksum"][0]), each["of"]
 
     def _checksum(self, records: bytes) -> bytes:
         return int(google_crc32c.extend(self._seed, records)).to_bytes(8, "little")
 
+    @staticmethod
+    def _joint(checksums: npt.NDArray[np.uint32]) -> int:
+        return int(google_crc32c.value(checksums.tobytes()))
+
     def _save(self) -> None:
-        """Save what is known, once enough is new: it can be computed again, so a full disk and the like are nothing to tell."""
-        count = sum(int(segment.known.sum()) for segment in self._segments.values()) if self._new else 0
-        if not self._store.writable or self._new * _SAVED_SHARE <= count:
+        """Save sums, once enough are new: they can be computed again, so a full disk and the like are nothing to tell."""
+        known = [(key, each.summed, each.total) for key, each in sorted(self._segments.items()) if each.summed is not None]
+        if not self._store.writable or self._new * _SAVED_SHARE <= len(known):
             return
-        saved = np.zeros(count, self._saved)
-        at = 0
-        for key, segment in sorted(self._segments.items()):
-            blocks = np.flatnonzero(segment.known)
-            some = saved[at : at + len(blocks)]
-            some["segment"], some["block"], some["checksum"] = key, blocks, segment.checksums[blocks]
-            some["of"] = segment.records[blocks]
-            at += len(blocks)
+        saved = np.zeros(len(known), self._saved)
+        for at, (key, summed, total) in enumerate(known):
+            saved["segment"][at], saved["checksum"][at], saved["of"][at] = key, summed, total[0]
         records = saved.tobytes()
         with contextlib.suppress(OSError, DiskBufferError), self._store.writing():
             self._store.files.replace_contents(self._file, self._checksum(records) + records, sync=False)

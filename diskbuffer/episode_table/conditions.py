@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import operator
 import tokenize
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.index.named_values import Named
 from diskbuffer.schema.endings import ENDINGS
 
 Bools = npt.NDArray[np.bool_]
@@ -49,7 +51,7 @@ class Table(Protocol):
     def column(self, name: str) -> Any:
         """Return a column, a value for each episode."""
 
-    def given(self, name: str) -> tuple[Any, Any]:
+    def given(self, name: str) -> Named:
         """Return the values of a name, exact, and which episodes were given one."""
 
 
@@ -214,12 +216,14 @@ class _Reader:
             raise self._wrong(at, f"{_SIGNS[type(op)]} is for numbers; {left.shown} is {SHOWN[left.kind]}")
         self._check_endings((left, right), at)
         compare = _ORDERS[type(op)]
+        if left.kind == "text":
+            return _texts_compared(operator.eq if isinstance(op, ast.Eq) else operator.ne, compare, left, right)
         numbers = [str(side.column) for side in (left, right) if side.kind == "number" and side.column in self._values]
 
         def compared(table: Table) -> Any:
             mask = compare(left.of(table), right.of(table))
             for name in numbers:  # one that was not given compares as NaN does
-                mask = np.where(table.given(name)[1], mask, isinstance(op, ast.NotEq))
+                mask = np.where(table.given(name).given, mask, isinstance(op, ast.NotEq))
             return mask
 
         return compared
@@ -230,7 +234,7 @@ class _Reader:
         same = isinstance(op, ast.Eq)
         if isinstance(op, ast.Eq | ast.NotEq) and value.column is not None and value.column in self._values:
             name = value.column
-            return lambda table: np.not_equal(table.given(name)[1], same)
+            return lambda table: np.not_equal(table.given(name).given, same)
         if not isinstance(op, ast.Eq | ast.NotEq) or value.kind not in ("number", "text"):
             raise self._wrong(at, "None can be compared by == and != only, with a number or a text")
         if value.kind == "text":
@@ -239,7 +243,7 @@ class _Reader:
 
     def _inside(self, left: _Value, right: _Value, at: ast.expr) -> Callable[[Table], Any]:
         if right.kind == "text" and left.kind == "text":
-            return lambda table: np.strings.find(np.asarray(right.of(table)), np.asarray(left.of(table))) >= 0
+            return _texts_compared(lambda part, text: part in text, _found, left, right)
         if right.kind != "list":
             raise self._wrong(at, f"'in' needs a list, such as (0, 1), or a text; {right.shown} is {SHOWN[right.kind]}")
         parts = [self._compared(ast.Eq(), left, one, at) for one in right.constant]
@@ -295,8 +299,30 @@ class _Reader:
             advice = f"did you mean {meant}?" if meant else "no episode was given a value of that name"
             raise self._wrong(node, f"{name!r} is not known ({advice})")
         if name in self._values:
-            return _Value(self._kinds[name], lambda table: table.given(name)[0], name, column=name)
+            if self._kinds[name] == "text":
+                return _Value("text", lambda table: table.given(name), name, column=name)
+            return _Value(self._kinds[name], lambda table: table.given(name).values, name, column=name)
         return _Value(self._kinds[name], lambda table: table.column(name), name, column=name)
+
+
+def _texts_compared(
+    one: Callable[[str, str], bool], arrays: Callable[[Any, Any], Any], left: _Value, right: _Value
+) -> Callable[[Table], Any]:
+    """Return what compares texts: a value that episodes were given with a constant by `one`, once for each that there is."""
+
+    def compared(table: Table) -> Any:
+        a, b = left.of(table), right.of(table)
+        if isinstance(a, Named) and isinstance(b, str):
+            return np.array([one(text, b) for text in a.texts])[a.values]
+        if isinstance(b, Named) and isinstance(a, str):
+            return np.array([one(a, text) for text in b.texts])[b.values]
+        return arrays(*(side.shown if isinstance(side, Named) else np.asarray(side) for side in (a, b)))
+
+    return compared
+
+
+def _found(part: Any, text: Any) -> Any:
+    return np.strings.find(text, part) >= 0
 
 
 SHOWN = {"text": "a text", "truth": "true or false", "none": "None", "list": "a list"}

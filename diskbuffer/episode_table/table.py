@@ -100,9 +100,9 @@ class EpisodeTable:
         """Return for which episodes a condition holds, (n,): what `select` takes as text."""
         return parse(condition, {name: value.kind for name, value in self.values.items()}).select(self)
 
-    def given(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return the values of a name, exact, and which episodes were given one, (n,) each."""
-        return self.values[name].values, self.values[name].given
+    def given(self, name: str) -> Named:
+        """Return the values of a name, exact, and which episodes were given one."""
+        return self.values[name]
 
     def argsort(self, by: str = "ended", *, reverse: bool = False) -> Int64:
         """Return the rows in the order of a column, (n,); NaN last, equal ones by their ids, reversed as well.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,14 +18,14 @@ Value = bool | int | float | str
 
 TRUTH, INTEGER, NUMBER, TEXT = "truth", "integer", "number", "text"
 _KINDS = {bool: TRUTH, int: INTEGER, float: NUMBER, str: TEXT}
-_DTYPES: dict[str, Any] = {TRUTH: np.bool_, INTEGER: np.int64, NUMBER: np.float64, TEXT: StringDType()}
+_DTYPES: dict[str, Any] = {TRUTH: np.bool_, INTEGER: np.int64, NUMBER: np.float64, TEXT: np.int64}
 MOST_NAMES = 64  # each takes some bytes for every row
 _FEW = 64  # ids that are looked for one by one
 
 
 def kind_of(values: Iterable[Value]) -> str | None:
     """Return what values are: truths, integers, numbers or texts. None where they are not of one kind, or there is none."""
-    kinds = {_KINDS[type(value)] for value in values}
+    kinds = {_KINDS[kind] for kind in set(map(type, values))}
     return NUMBER if kinds == {INTEGER, NUMBER} else kinds.pop() if len(kinds) == 1 else None
 
 
@@ -34,27 +35,41 @@ def joint_kind(one: str, other: str) -> str | None:
 
 
 class Named(NamedTuple):
-    """The values of one name, (n,), and which of them were given; where not, they are False, 0 or ""."""
+    """The values of one name, (n,), and which of them were given; where not, they are False, 0 or "".
+
+    Of texts, `values` are where each is in `texts`, which are few as a rule; the first of these is "".
+    """
 
     kind: str
     values: npt.NDArray[Any]
     given: Bools
+    texts: list[str]
+
+    @classmethod
+    def none(cls, kind: str, n: int, texts: list[str]) -> Named:
+        """Return `n` values that were not given."""
+        return cls(kind, np.zeros(n, _DTYPES[kind]), np.zeros(n, np.bool_), texts)
 
     @property
     def shown(self) -> npt.NDArray[Any]:
         """The values as users get them: numbers that were not given are NaN."""
-        if self.kind not in (INTEGER, NUMBER) or self.given.all():
-            return self.values
-        return np.where(self.given, self.values, np.nan)
+        if self.kind == TEXT:
+            used, at = np.unique(self.values, return_inverse=True)
+            return np.array([self.texts[number] for number in used.tolist()], StringDType())[at]
+        return self.values if self.kind == TRUTH or self.given.all() else np.where(self.given, self.values, np.nan)
+
+    def listed(self) -> list[Value]:
+        """Return them as a list."""
+        values: list[Any] = self.values.tolist()
+        return [self.texts[number] for number in values] if self.kind == TEXT else values
 
     def one(self, at: int) -> Value:
         """Return one of them."""
-        value: Value = str(self.values[at]) if self.kind == TEXT else self.values[at].item()
-        return value
+        return self.some(slice(at, at + 1)).listed()[0]
 
     def some(self, which: Any) -> Named:
         """Return some of them, by a slice, a mask or numbers."""
-        return Named(self.kind, self.values[which], self.given[which])
+        return self._replace(values=self.values[which], given=self.given[which])
 
 
 class NamedValues:
@@ -67,6 +82,7 @@ class NamedValues:
     def __init__(self) -> None:
         self._ids = GrowingArray()
         self._columns: dict[str, Named] = {}  # with room for more rows
+        self._texts, self._numbers = [""], {"": 0}  # of all columns
         self._sorted: tuple[Int64, Int64] = np.empty(0, np.int64), np.empty(0, np.int64)  # ids, and the newest row of each
         self._recent: dict[int, int] = {}  # rows that came since, by their ids
 
@@ -92,14 +108,9 @@ class NamedValues:
 
         Where a name's values would be of two kinds, or it is one too many, nothing is done, and the name is returned.
         """
-        found: dict[str, tuple[list[int], list[Value]]] = {}
-        for at, row in enumerate(rows, len(self)):
-            for name, value in row.items():
-                places, values = found.setdefault(name, ([], []))
-                places.append(at)
-                values.append(value)
+        found = {name: [row[name] for row in rows if name in row] for name in dict.fromkeys(itertools.chain.from_iterable(rows))}
         kinds = self.kinds()
-        for name, (_, values) in found.items():
+        for name, values in found.items():
             kind = kind_of(values)
             if kind is not None and name in self._columns:
                 kind = joint_kind(kind, kinds[name])
@@ -107,18 +118,27 @@ class NamedValues:
                 return name
             kinds[name] = kind
         self._columns = {name: self._with_room(name, kind, len(self) + len(rows)) for name, kind in kinds.items()}
-        for name, (places, values) in found.items():
-            self._columns[name].values[places] = values
-            self._columns[name].given[places] = True
+        for name, values in found.items():
+            places = [at for at, row in enumerate(rows, len(self)) if name in row]
+            column = self._columns[name]
+            column.values[places] = [self._number(str(text)) for text in values] if column.kind == TEXT else values
+            column.given[places] = True
         self._recent.update(zip(ids, range(len(self), len(self) + len(rows)), strict=True))
         self._ids.extend(np.asarray(ids, np.int64))
         return None
+
+    def _number(self, text: str) -> int:
+        """Return where a text is among all, and put it there."""
+        number = self._numbers.setdefault(text, len(self._texts))
+        if number == len(self._texts):
+            self._texts.append(text)
+        return number
 
     def _with_room(self, name: str, kind: str, rows: int) -> Named:
         old = self._columns.get(name)
         if old is not None and old.kind == kind and len(old.values) >= rows:
             return old
-        new = Named(kind, np.zeros(2 * rows, _DTYPES[kind]), np.zeros(2 * rows, np.bool_))
+        new = Named.none(kind, 2 * rows, self._texts)
         if old is not None:
             new.values[: len(old.values)], new.given[: len(old.given)] = old.values[: 2 * rows], old.given[: 2 * rows]
         return new
@@ -158,14 +178,14 @@ class NamedValues:
             if given.any():
                 values = np.zeros(len(rows), column.values.dtype)
                 values[given] = column.values[rows[given]]
-                found[name] = Named(column.kind, values, given)
+                found[name] = column._replace(values=values, given=given)
         return found
 
     def of_rows(self, rows: Int64) -> list[dict[str, Value]]:
         """Return of each row, or of no row where it is -1, its values by name."""
         found: list[dict[str, Value]] = [{} for _ in range(len(rows))]
         for name, column in self._of(rows).items():
-            for at, value in zip(np.flatnonzero(column.given).tolist(), column.values[column.given].tolist(), strict=True):
+            for at, value in zip(np.flatnonzero(column.given).tolist(), column.some(column.given).listed(), strict=True):
                 found[at][name] = value
         return found
 
@@ -180,7 +200,13 @@ class NamedValues:
         """Return a table of some of the rows."""
         other = NamedValues()
         other._ids.extend(self._ids.values[rows])
-        other._columns = {name: column.some(rows) for name, column in self._columns.items() if column.given[rows].any()}
+        for name, column in self._columns.items():
+            if column.given[rows].any():
+                some = column.some(rows)._replace(texts=other._texts)
+                if some.kind == TEXT:  # those of other rows are forgotten
+                    used, at = np.unique(some.values, return_inverse=True)
+                    some = some._replace(values=np.array([other._number(self._texts[n]) for n in used.tolist()], np.int64)[at])
+                other._columns[name] = some
         other._sort()
         return other
 
@@ -193,16 +219,19 @@ def joined(parts: Sequence[tuple[npt.NDArray[Any], Mapping[str, Named]]], n: int
     found: dict[str, Named] = {}
     for places, named in parts:
         for name, column in named.items():
-            known = found.get(name, Named(column.kind, np.zeros(n, column.values.dtype), np.zeros(n, np.bool_)))
+            known = found.get(name) or Named.none(column.kind, n, [""])
             kind = joint_kind(known.kind, column.kind) or (TEXT if TEXT in (known.kind, column.kind) else NUMBER)
             known, column = _as_kind(known, kind), _as_kind(column, kind)
-            known.values[places], known.given[places] = column.values, column.given
-            found[name] = known
+            known.values[places] = column.values + len(known.texts) if kind == TEXT else column.values
+            known.given[places] = column.given
+            found[name] = known._replace(texts=[*known.texts, *column.texts])
     return dict(sorted(found.items()))
 
 
 def _as_kind(named: Named, kind: str) -> Named:
     if named.kind == kind:
         return named
-    values = named.values if kind != TEXT else [str(value) if given else "" for value, given in zip(*named[1:], strict=True)]
-    return Named(kind, np.array(values, _DTYPES[kind]), named.given)
+    if kind != TEXT:
+        return named._replace(kind=kind, values=named.values.astype(_DTYPES[kind]))
+    texts = [str(value) if given else "" for value, given in zip(named.values.tolist(), named.given.tolist(), strict=True)]
+    return Named(kind, np.arange(1, len(texts) + 1), named.given, ["", *texts])

@@ -234,9 +234,10 @@ class EpisodeValues:
             if line[8:9] != b" " or int(line[:8], 16) != google_crc32c.extend(self._seed, line[9:]):
                 raise ValueError
         try:
-            found = [(each["episode"], each["values"]) for each in parse_json(b"[%s]" % b",".join([line[9:] for line in lines]))]
-            if len(found) == len(lines) and all(type(id_) is int and 0 <= id_ < 2**63 and _are_values(row) for id_, row in found):
-                return found
+            found = parse_json(b"[%s]" % b",".join([line[9:] for line in lines]))
+            ids, rows = [each["episode"] for each in found], [each["values"] for each in found]
+            if len(found) == len(lines) and set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and _are_values(rows):
+                return list(zip(ids, rows, strict=True))
         except (KeyError, TypeError):
             pass
         raise ValueError
@@ -395,11 +396,13 @@ class EpisodeValues:
             yield -1, None
 
 
-def _are_values(row: Any) -> bool:
+def _are_values(rows: Sequence[Any]) -> bool:
     """Return whether what was read are values by name."""
-    return type(row) is dict and all(
-        type(value) in (bool, float, str) or (type(value) is int and -(2**63) <= value < 2**63) for value in row.values()
-    )
+    if not set(map(type, rows)) <= {dict}:
+        return False
+    kinds = {type(value) for row in rows for value in row.values()}
+    integers = [value for row in rows for value in row.values() if type(value) is int] if int in kinds else []
+    return kinds <= {bool, float, str, int} and min(integers, default=0) >= -(2**63) and max(integers, default=0) < 2**63
 
 
 def _lines(files: Files, note: ValuesNote, begin: int) -> Iterator[tuple[int, list[bytes]]]:

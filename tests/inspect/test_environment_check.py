@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -411,6 +413,17 @@ def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert list(tmp_path.iterdir()) == []
 
 
+def checked_alone(name: str) -> EnvironmentReport:
+    """Check an environment of the table in a process of its own: where JAX was imported, no later test can fork."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_checked, name).result()
+
+
+def _checked(name: str) -> EnvironmentReport:
+    case = next(case for case in CASES if case.name == name)
+    return checked(case.make(), episodes=6, steps=case.truth.steps)
+
+
 def checked(env: Any, **options: Any) -> EnvironmentReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of environments
@@ -421,11 +434,14 @@ def checked(env: Any, **options: Any) -> EnvironmentReport:
     "case", [pytest.param(case, id=case.name, marks=[] if case.name in OFTEN else [pytest.mark.nightly]) for case in CASES]
 )
 def test_what_is_found_is_what_is_true(case: Case) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        env = case.make()
-    truth = case.truth
-    report = checked(env, episodes=6, steps=truth.steps)
+    truth, env = case.truth, None
+    if "phys2d" in case.name:
+        report = checked_alone(case.name)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            env = case.make()
+        report = checked(env, episodes=6, steps=truth.steps)
     assert sorted(finding.name for finding in report.findings) == sorted(truth.findings), report
     assert (report.autoreset, report.frame_stack) == (truth.autoreset, truth.frame_stack), report
     found = {(each.frames, each.axis, each.width, each.padding) for each in report.stacks.values()}
@@ -434,8 +450,9 @@ def test_what_is_found_is_what_is_true(case: Case) -> None:
     if REFUSED not in truth.findings:
         resets = report.episodes if report.autoreset == "next_step" else 0
         assert report.n_envs * report.steps - resets <= report.compared <= report.n_envs * report.steps
-    env.reset(seed=1)  # it is open still
-    env.close()
+    if env is not None:
+        env.reset(seed=1)  # it is open still
+        env.close()
 
 
 def test_there_are_as_many_environments_as_were_promised() -> None:
@@ -496,7 +513,7 @@ def test_what_it_says_to_give_a_buffer_for_stacks_is_right(tmp_path: Path) -> No
         (Made(), {"seed": -1}, "seed must be"),
         (DummyVecEnv([Made]), {}, "expected a gymnasium.Env or a gymnasium.vector.VectorEnv, found DummyVecEnv"),
         (gym.make("Blackjack-v1"), {}, "obs has the space Tuple"),
-        (Made(flag=lambda over: None), {}, "expected 1 flags as terminated"),
+        (Made(flag=lambda over: None), {}, "expected 1 numbers or flags as terminated"),
         (Made(shown=in_shapes()), {}, "expected observations of shape .* from step"),
     ],
 )

@@ -112,7 +112,8 @@ def test_a_kill_within_an_add_leaves_all_of_a_step_or_nothing_of_it(
             continue
         torn(before, after, at, left, rng, counts=False)
         with db.ReplayBuffer(left, mode="r", threads=1) as reader:
-            assert [told(reader, env) for env in range(ENVS)] == was
+            for env in range(ENVS):  # that an episode is cut off is a bit of a row that counts already
+                assert told(reader, env) == was[env] or (calls[call][0] == "cut_off" and told(reader, env) == now[env])
         with db.ReplayBuffer(left, mode="r+", threads=1) as again:
             make(again, calls[call:])
             assert told(again) == expected

@@ -30,7 +30,7 @@ def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) 
     for name, value in source.values(episodes.id).items():
         columns[name] = value.shown
         if value.kind == "text" or not (value.given.all() or columns[name].dtype.kind == "f"):
-            columns[name] = value.values.astype(object)
+            columns[name] = np.array(value.listed(), object)
             columns[name][~value.given] = None
     table: pandas.DataFrame = pd.DataFrame(columns, pd.Index(episodes.id, name="episode"))
     return table
