@@ -28,7 +28,14 @@ _THREADS = (
     "serve_forever",
     "ThreadPoolExecutor-",
 )
-_COMMANDS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "tests.support.writers", "ray", "chromedriver")
+_COMMANDS = (
+    "reading_process",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "tests.support.writers",
+    "ray",
+    "chromedriver",
+)
 _HANDLERS = ("torch", "ray")  # modules of libraries; what they set is put back, and no failure
 _VARIABLES = (
     *("PYTEST_CURRENT_TEST", "RAY_", "KMP_", "TF_", "TPU_", "TORCH", "LAZY_LEGACY_OP", "JAX_", "CUDA_", "GRPC_"),

@@ -1,0 +1,117 @@
+"""What an import reads of a source, in its order: episodes, the steps of each in blocks of a few MB."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer import Column
+from diskbuffer.errors import SourceError
+from diskbuffer.formats.rows import rows_at_a_time, with_final
+from diskbuffer.plugin import EpisodeData, Source, counted, is_observation
+
+Array = npt.NDArray[Any]
+_MOST_ROWS = 65536  # that are read at a time
+
+
+class Block(NamedTuple):
+    """What comes next.
+
+    Attributes
+    ----------
+    kind : {"episode", "stack", "steps", "derived", "end"}
+        An episode begins; its first step, with the frames ahead of it; consecutive steps; derived values of steps; it is over.
+    facts : dict of str to Any
+        What JSON holds. Of all kinds the ``stream``; of an episode its ``tag``, ``values``, and how many of its steps are
+        ``present`` and not read; of derived values the number of their ``first`` step in the stream.
+    arrays : dict of str to array
+        By path: of n steps (n, ...), of observations (n + 1, ...). Of a first step, observations (frames + 1, ...).
+    """
+
+    kind: str
+    facts: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+class Wanted(NamedTuple):
+    """What is read of a source.
+
+    Attributes
+    ----------
+    columns, derived : mapping of str to Column
+        By path, what rows must be: of columns that are given with steps, and of derived ones.
+    present : sequence of int
+        How many steps of each stream are not to be read again.
+    """
+
+    columns: Mapping[str, Column]
+    derived: Mapping[str, Column]
+    present: Sequence[int]
+
+
+def blocks(source: Source, wanted: Wanted) -> Iterator[Block]:
+    """Yield all that is wanted of a source.
+
+    Raises
+    ------
+    SourceError
+        The rows of an episode's columns are not as many as its steps, or not of the dtypes and shapes that are wanted.
+    """
+    passed, columns = Counter[int](), {**wanted.columns, **wanted.derived}
+    for number, episode in enumerate(source.episodes()):
+        _check(number, episode, columns)
+        first = passed[episode.stream]
+        present = min(max(wanted.present[episode.stream] - first, 0), episode.steps)
+        for kind, facts, arrays in _blocks_of(episode, wanted, present, source.contents.frame_stack):
+            yield Block(kind, {**facts, "stream": episode.stream}, arrays)
+        for begin in range(0, episode.steps if wanted.derived else 0, _MOST_ROWS):
+            end = min(begin + _MOST_ROWS, episode.steps)
+            values = {path: np.asarray(episode.columns[path][begin:end]) for path in wanted.derived}
+            yield Block("derived", {"first": first + begin, "stream": episode.stream}, values)
+        if not episode.running:
+            yield Block("end", {"stream": episode.stream}, {})
+        passed[episode.stream] += episode.steps
+
+
+def _blocks_of(episode: EpisodeData, wanted: Wanted, present: int, frame_stack: int) -> Iterator[Block]:
+    """Yield an episode's beginning, and its steps after those that are present."""
+    yield Block("episode", {"tag": episode.tag, "values": dict(episode.values), "present": present}, {})
+    paths = [path for path in episode.columns if path in wanted.columns]
+    if present == 0 and episode.lead and frame_stack > 1:
+        frames = {path: episode.lead[path][1 - frame_stack :] for path in paths if is_observation(path)}
+        rows = {path: _rows(episode, path, 0, 1) for path in paths}
+        yield Block("stack", {}, {path: np.concatenate([frames.get(path, each[:0]), each]) for path, each in rows.items()})
+        present = 1
+    block = rows_at_a_time(*(episode.columns[path] for path in paths), most=_MOST_ROWS)
+    for first in range(present, episode.steps, block):
+        last = min(first + block, episode.steps)
+        yield Block("steps", {}, {path: _rows(episode, path, first, last) for path in paths})
+
+
+def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
+    """Return a column of some steps; of an observation, a row more."""
+    rows = episode.columns[path]
+    return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_observation(path) else rows[first:last])
+
+
+def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
+    for path in columns:
+        if path not in episode.columns and path not in ("terminated", "truncated", "reward"):
+            raise SourceError(f"episode {number} has no column {path!r}; it has {', '.join(episode.columns)}")
+    for path, values in episode.columns.items():
+        if path not in columns:
+            continue
+        column, rows = columns[path], values.shape[0] if values.shape else -1
+        if rows != episode.steps and not (is_observation(path) and rows == episode.steps + 1):
+            raise SourceError(
+                f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
+                f"{': it may have as many, or one more' if is_observation(path) else ''}"
+            )
+        if tuple(values.shape[1:]) != column.shape or values.dtype != column.np_dtype:
+            raise SourceError(
+                f"episode {number}: rows of {path!r} are {values.dtype}{list(values.shape[1:])}, and should be {column}"
+            )

@@ -1,0 +1,135 @@
+"""The process that reads a stranger's files, which are opened nowhere else.
+
+An import starts one of these, the first time, which has read nothing itself. For each source it forks a process with limits, that
+opens the source and tells `confined.ConfinedSource` what there is; see `wire`. What a file makes of that process, it has no
+other way to tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskbuffer import Column
+from diskbuffer.errors import DiskBufferError
+from diskbuffer.formats.blocks import Wanted, blocks
+from diskbuffer.formats.described import describe
+from diskbuffer.formats.registry import find
+from diskbuffer.formats.wire import Wire
+from diskbuffer.plugin import Source, for_command_line
+
+_DIES_WITH_ITS_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+_IDLE = 10.0  # seconds
+
+
+def main(control: int) -> None:
+    """Fork a process for each connection that is sent, and tell how a process ended that is asked for.
+
+    Until the parent ends, or sends nothing for a while, and all processes were asked for.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the import, which closes connections
+    forked = 0
+    with socket.socket(fileno=control) as parent:
+        while True:
+            parent.settimeout(None if forked else _IDLE)
+            try:
+                data, connections, _, _ = socket.recv_fds(parent, 8, 1)
+            except TimeoutError:
+                return
+            if not data:
+                return
+            if not connections:
+                _, status = os.waitpid(int.from_bytes(data, "little"), 0)
+                forked -= 1
+                parent.sendall(status.to_bytes(8, "little"))
+                continue
+            forked += 1
+            with socket.socket(fileno=connections[0]) as connection:
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        parent.close()
+                        _serve(connection)
+                    finally:
+                        os._exit(1)
+            parent.sendall(pid.to_bytes(8, "little"))
+
+
+def _limit(memory: int) -> None:
+    """Limit what this process can do to the machine. Memory is that of its own, of which macOS keeps no limit."""
+    for what, most in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(what, (most, most))
+    sys.dont_write_bytecode = True
+    os.chdir("/")
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
+
+
+def _serve(connection: socket.socket) -> None:
+    """Open a source, tell what there is, and all that is wanted of it; each message has what there was to warn of."""
+    wire = Wire(connection)
+    with contextlib.suppress(ConnectionError), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+
+        def send(message: Mapping[str, Any], arrays: Iterable[Any] = ()) -> None:
+            texts = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+            caught.clear()
+            wire.send({**message, "warnings": texts[:10]}, list(arrays))
+
+        request = wire.receive()
+        _limit(request["memory"])
+        with for_command_line() if request["is_command_line"] else contextlib.nullcontext():
+            try:
+                read = find(request["format"]).read
+                assert read is not None
+                source = read(Path(request["path"]), **request["options"])
+                send(*_contents(source))
+                for kind, facts, arrays in blocks(source, _wanted(wire.receive())):
+                    send(
+                        {"kind": kind, "facts": facts, "rows": {path: len(rows) for path, rows in arrays.items()}},
+                        arrays.values(),
+                    )
+                send({"kind": "over"})
+            except ConnectionError:
+                return
+            except Exception as error:  # noqa: BLE001 - it is told
+                send(_told(error))
+        wire.receive()  # nothing but the end
+
+
+def _wanted(request: Mapping[str, Any]) -> Wanted:
+    columns, derived = (
+        {path: Column(tuple(shape), dtype) for path, (dtype, *shape) in request[name].items()} for name in ("columns", "derived")
+    )
+    return Wanted(columns, derived, request["present"])
+
+
+def _contents(source: Source) -> tuple[dict[str, Any], list[Any]]:
+    """Return what there is, as a message."""
+    found = source.contents
+    arrays = {name: np.asarray(values) for name, values in sorted(found.arrays.items())}
+    more: dict[str, Any] = {name: getattr(found, name) for name in ("episodes", "steps", "final", "tags")}
+    more |= {"derived": sorted(found.derived), "values": list(found.values), "losses": dict(source.losses)}
+    more["arrays"] = {name: [values.dtype.str, *values.shape] for name, values in arrays.items()}
+    return describe(found, **more), list(arrays.values())
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON."""
+    if isinstance(error, DiskBufferError):
+        return {"error": type(error).__name__, "what": str(error)[:10_000], "option": error.option}
+    kind, what = "MemoryError" if isinstance(error, MemoryError) else "", "".join(traceback.format_exception(error))
+    return {"error": kind, "what": what[-10_000:], "option": ""}
