@@ -30,7 +30,7 @@ import numpy as np
 
 from diskbuffer.commands.output import complain
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.formats import EpisodeData, filling, import_, importing
+from diskbuffer.formats import EpisodeData, blocks, import_, importing
 from diskbuffer.formats.rows import rows_at_a_time
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.schema.schema import Column
@@ -117,7 +117,7 @@ class Kept:
         """Read all episodes, as `diskbuffer.formats.filling.fill` does."""
         parts: dict[str, list[Any]] = {}
         for number, one in enumerate(episodes):
-            filling._check(number, one, self._columns)
+            blocks.check(number, one, self._columns)
             for path, rows in one.columns.items():
                 step = rows_at_a_time(rows)
                 for first in range(0, rows.shape[0], step):

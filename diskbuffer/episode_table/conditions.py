@@ -313,9 +313,9 @@ def _texts_compared(
     def compared(table: Table) -> Any:
         a, b = left.of(table), right.of(table)
         if isinstance(a, Named) and isinstance(b, str):
-            return np.array([one(text, b) for text in a.texts])[a.values]
+            return np.array([one(text, b) for text in a.texts.all])[a.values]
         if isinstance(b, Named) and isinstance(a, str):
-            return np.array([one(a, text) for text in b.texts])[b.values]
+            return np.array([one(a, text) for text in b.texts.all])[b.values]
         return arrays(*(side.shown if isinstance(side, Named) else np.asarray(side) for side in (a, b)))
 
     return compared

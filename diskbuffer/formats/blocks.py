@@ -15,7 +15,7 @@ from diskbuffer.formats.rows import rows_at_a_time, with_final
 from diskbuffer.plugin import EpisodeData, Source, counted, is_observation
 
 Array = npt.NDArray[Any]
-_MOST_ROWS = 65536  # that are read at a time
+MOST_ROWS = 65536  # that are read at a time
 
 
 class Block(NamedTuple):
@@ -63,13 +63,13 @@ def blocks(source: Source, wanted: Wanted) -> Iterator[Block]:
     """
     passed, columns = Counter[int](), {**wanted.columns, **wanted.derived}
     for number, episode in enumerate(source.episodes()):
-        _check(number, episode, columns)
+        check(number, episode, columns)
         first = passed[episode.stream]
         present = min(max(wanted.present[episode.stream] - first, 0), episode.steps)
         for kind, facts, arrays in _blocks_of(episode, wanted, present, source.contents.frame_stack):
             yield Block(kind, {**facts, "stream": episode.stream}, arrays)
-        for begin in range(0, episode.steps if wanted.derived else 0, _MOST_ROWS):
-            end = min(begin + _MOST_ROWS, episode.steps)
+        for begin in range(0, episode.steps if wanted.derived else 0, MOST_ROWS):
+            end = min(begin + MOST_ROWS, episode.steps)
             values = {path: np.asarray(episode.columns[path][begin:end]) for path in wanted.derived}
             yield Block("derived", {"first": first + begin, "stream": episode.stream}, values)
         if not episode.running:
@@ -83,22 +83,23 @@ def _blocks_of(episode: EpisodeData, wanted: Wanted, present: int, frame_stack: 
     paths = [path for path in episode.columns if path in wanted.columns]
     if present == 0 and episode.lead and frame_stack > 1:
         frames = {path: episode.lead[path][1 - frame_stack :] for path in paths if is_observation(path)}
-        rows = {path: _rows(episode, path, 0, 1) for path in paths}
+        rows = {path: rows_of(episode, path, 0, 1) for path in paths}
         yield Block("stack", {}, {path: np.concatenate([frames.get(path, each[:0]), each]) for path, each in rows.items()})
         present = 1
-    block = rows_at_a_time(*(episode.columns[path] for path in paths), most=_MOST_ROWS)
+    block = rows_at_a_time(*(episode.columns[path] for path in paths), most=MOST_ROWS)
     for first in range(present, episode.steps, block):
         last = min(first + block, episode.steps)
-        yield Block("steps", {}, {path: _rows(episode, path, first, last) for path in paths})
+        yield Block("steps", {}, {path: rows_of(episode, path, first, last) for path in paths})
 
 
-def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
+def rows_of(episode: EpisodeData, path: str, first: int, last: int) -> Array:
     """Return a column of some steps; of an observation, a row more."""
     rows = episode.columns[path]
     return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_observation(path) else rows[first:last])
 
 
-def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
+def check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
+    """Raise a SourceError where an episode's columns are not what they must be."""
     for path in columns:
         if path not in episode.columns and path not in ("terminated", "truncated", "reward"):
             raise SourceError(f"episode {number} has no column {path!r}; it has {', '.join(episode.columns)}")
@@ -111,7 +112,7 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
                 f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
                 f"{': it may have as many, or one more' if is_observation(path) else ''}"
             )
-        if tuple(values.shape[1:]) != column.shape or values.dtype != column.np_dtype:
-            raise SourceError(
-                f"episode {number}: rows of {path!r} are {values.dtype}{list(values.shape[1:])}, and should be {column}"
-            )
+        shape = tuple(values.shape[1:])
+        fits = shape == column.shape or column.transform  # of pictures that are transformed, `extend` says what does not fit
+        if not fits or values.dtype != column.np_dtype:
+            raise SourceError(f"episode {number}: rows of {path!r} are {values.dtype}{list(shape)}, and should be {column}")

@@ -20,22 +20,23 @@ from diskbuffer.errors import DiskBufferError, InputError, SourceError
 from diskbuffer.formats.blocks import Block, Wanted
 from diskbuffer.formats.described import described
 from diskbuffer.formats.forks import Process, fork
+from diskbuffer.formats.rows import BLOCK
 from diskbuffer.formats.wire import Array, Wire, WireError, described_array
 from diskbuffer.plugin import Contents, either, human_size
 
 MEMORY = 4 * 1024**3  # bytes of its own that the process may have
 _PATIENCE = 600.0  # seconds in which it must answer: some decoders never end
 _LARGEST_ROW = 256 * 1024**2  # bytes
-_LARGEST_BLOCK = 2 * _LARGEST_ROW + 8 * 1024**2
-# What is told with each kind of blocks
+_LARGEST_BLOCK = 2 * _LARGEST_ROW + BLOCK
+# What is told with each kind of blocks, beside the stream
 _FACTS: dict[str, dict[str, type]] = {"episode": {"tag": str, "values": dict, "present": int}, "derived": {"first": int}}
 _FACTS |= {"stack": {}, "steps": {}, "end": {}}
 _SMALL = 256 * 1024**2  # bytes that a source may give, however small its files are
-_MOST_ARRAYS = 64 * 1024**2  # bytes of arrays that come with a source, and with an episode
+_MOST_ARRAYS = 64 * 1024**2  # bytes of arrays that come with a source
 
 
 class ConfinedSource:
-    """A `Source` of a format, read by a process with limits.
+    """What a `Source` of a format has, read by a process with limits.
 
     Parameters
     ----------

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column
-from diskbuffer.errors import InputError, SourceError
-from diskbuffer.formats.rows import rows_at_a_time, with_final
-from diskbuffer.plugin import Appender, EpisodeData, counted, either, is_observation
+from diskbuffer.errors import InputError
+from diskbuffer.formats.blocks import MOST_ROWS, check, rows_of
+from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.plugin import Appender, EpisodeData, either, is_observation
 
 Array = npt.NDArray[Any]
-_MOST_ROWS = 65536  # that are read at a time
 
 
 def fill(appender: Appender, episodes: Iterable[EpisodeData], report: Callable[[int], None]) -> None:
@@ -36,7 +36,7 @@ def fill(appender: Appender, episodes: Iterable[EpisodeData], report: Callable[[
         As `ReplayBuffer.extend` raises it, of values: a NaN, say.
     """
     for number, episode in enumerate(episodes):
-        _check(number, episode, {**appender.columns, **appender.derived})
+        check(number, episode, {**appender.columns, **appender.derived})
         _append(appender, episode, report)
 
 
@@ -51,20 +51,20 @@ def _append(appender: Appender, episode: EpisodeData, report: Callable[[int], No
         appender.append(_first_step(appender, episode), env)
         report(1)
         begin = 1
-    block = rows_at_a_time(*(rows for path, rows in episode.columns.items() if path in columns), most=_MOST_ROWS)
+    block = rows_at_a_time(*(rows for path, rows in episode.columns.items() if path in columns), most=MOST_ROWS)
     for first in range(begin, episode.steps, block):
         last = min(first + block, episode.steps)
         appender.append(
             {
-                path: _finite(path, columns[path], _rows(episode, path, first, last))
+                path: _finite(path, columns[path], rows_of(episode, path, first, last))
                 for path in episode.columns
                 if path in columns
             },
             env,
         )
         report(last - first)
-    for first in range(0, episode.steps if appender.derived else 0, _MOST_ROWS):
-        last = min(first + _MOST_ROWS, episode.steps)
+    for first in range(0, episode.steps if appender.derived else 0, MOST_ROWS):
+        last = min(first + MOST_ROWS, episode.steps)
         values = {
             name: _finite(name, column, np.asarray(episode.columns[name][first:last]))
             for name, column in appender.derived.items()
@@ -81,7 +81,7 @@ def _first_step(appender: Appender, episode: EpisodeData) -> dict[str, Array]:
     for path in episode.columns:
         if path not in appender.columns:
             continue
-        block = _finite(path, appender.columns[path], _rows(episode, path, 0, 1))
+        block = _finite(path, appender.columns[path], rows_of(episode, path, 0, 1))
         if is_observation(path):
             rows = np.concatenate([episode.lead[path][-frames:], block])
             values[path], values[f"next_{path}"] = rows[None, :-1], rows[None, 1:]
@@ -96,28 +96,3 @@ def _finite(path: str, column: Column, rows: Array) -> Array:
         accept = either("allow_nan=True", "--allow-nan")
         raise InputError(f"{path}: found NaN or infinity; find where it comes from, or accept it: {accept}")
     return rows
-
-
-def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
-    """Return a column of some steps; of an observation, a row more."""
-    rows = episode.columns[path]
-    return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_observation(path) else rows[first:last])
-
-
-def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
-    for path in columns:
-        if path not in episode.columns and path not in ("terminated", "truncated", "reward"):
-            raise SourceError(f"episode {number} has no column {path!r}; it has {', '.join(episode.columns)}")
-    for path, values in episode.columns.items():
-        if path not in columns:
-            continue
-        column, rows = columns[path], values.shape[0] if values.shape else -1
-        if rows != episode.steps and not (is_observation(path) and rows == episode.steps + 1):
-            raise SourceError(
-                f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
-                f"{': it may have as many, or one more' if is_observation(path) else ''}"
-            )
-        shape = tuple(values.shape[1:])
-        fits = shape == column.shape or column.transform  # of pictures that are transformed, `extend` says what does not fit
-        if not fits or values.dtype != column.np_dtype:
-            raise SourceError(f"episode {number}: rows of {path!r} are {values.dtype}{list(shape)}, and should be {column}")

@@ -123,7 +123,8 @@ class StoreSource:
         numbers = np.stack([table.stream, table.start, table.length], axis=1).tolist()
         columns = {path: str(column) for path, column in self._columns.items()}
         about = [info.environment, info.metadata, info.n_envs, info.frame_stack, info.padding, info.tags]
-        of_episodes = [table.ending.tolist(), table.tag.tolist(), [table.values_of(row) for row in range(len(table))]]
+        values = {name: [each.given.tolist(), each.listed()] for name, each in table.values.items() if each.given.any()}
+        of_episodes = [table.ending.tolist(), table.tag.tolist(), values]
         facts = [columns, about, numbers, *of_episodes, self._digest("row_checksum", final=True)]
         self._derived = self._digests()
         return hashlib.sha256(json.dumps([*facts, self._derived]).encode()).hexdigest()

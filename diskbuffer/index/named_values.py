@@ -34,19 +34,35 @@ def joint_kind(one: str, other: str) -> str | None:
     return one if one == other else NUMBER if {one, other} == {INTEGER, NUMBER} else None
 
 
+class Texts:
+    """Different texts, which are few as a rule, each with its number: its place in `all`. That of "" is 0."""
+
+    def __init__(self) -> None:
+        self.all, self._numbers = [""], {"": 0}
+
+    def numbers(self, texts: Iterable[str]) -> Int64:
+        """Return the numbers of texts, (n,); new ones get the next."""
+        found = list[int]()
+        for text in texts:
+            found.append(number := self._numbers.setdefault(text, len(self.all)))
+            if number == len(self.all):
+                self.all.append(text)
+        return np.array(found, np.int64)
+
+
 class Named(NamedTuple):
     """The values of one name, (n,), and which of them were given; where not, they are False, 0 or "".
 
-    Of texts, `values` are where each is in `texts`, which are few as a rule; the first of these is "".
+    Of texts, `values` are their numbers in `texts`.
     """
 
     kind: str
     values: npt.NDArray[Any]
     given: Bools
-    texts: list[str]
+    texts: Texts
 
     @classmethod
-    def none(cls, kind: str, n: int, texts: list[str]) -> Named:
+    def none(cls, kind: str, n: int, texts: Texts) -> Named:
         """Return `n` values that were not given."""
         return cls(kind, np.zeros(n, _DTYPES[kind]), np.zeros(n, np.bool_), texts)
 
@@ -55,13 +71,13 @@ class Named(NamedTuple):
         """The values as users get them: numbers that were not given are NaN."""
         if self.kind == TEXT:
             used, at = np.unique(self.values, return_inverse=True)
-            return np.array([self.texts[number] for number in used.tolist()], StringDType())[at]
+            return np.array([self.texts.all[number] for number in used.tolist()], StringDType())[at]
         return self.values if self.kind == TRUTH or self.given.all() else np.where(self.given, self.values, np.nan)
 
     def listed(self) -> list[Value]:
         """Return them as a list."""
         values: list[Any] = self.values.tolist()
-        return [self.texts[number] for number in values] if self.kind == TEXT else values
+        return [self.texts.all[number] for number in values] if self.kind == TEXT else values
 
     def one(self, at: int) -> Value:
         """Return one of them."""
@@ -70,6 +86,13 @@ class Named(NamedTuple):
     def some(self, which: Any) -> Named:
         """Return some of them, by a slice, a mask or numbers."""
         return self._replace(values=self.values[which], given=self.given[which])
+
+    def numbered_by(self, texts: Texts) -> Named:
+        """Return the same, of texts with their numbers in others, which get those that are used."""
+        if self.kind != TEXT:
+            return self._replace(texts=texts)
+        used, at = np.unique(self.values, return_inverse=True)
+        return self._replace(values=texts.numbers(self.texts.all[number] for number in used.tolist())[at], texts=texts)
 
 
 class NamedValues:
@@ -82,7 +105,7 @@ class NamedValues:
     def __init__(self) -> None:
         self._ids = GrowingArray()
         self._columns: dict[str, Named] = {}  # with room for more rows
-        self._texts, self._numbers = [""], {"": 0}  # of all columns
+        self._texts = Texts()  # of all columns
         self._sorted: tuple[Int64, Int64] = np.empty(0, np.int64), np.empty(0, np.int64)  # ids, and the newest row of each
         self._recent: dict[int, int] = {}  # rows that came since, by their ids
 
@@ -121,18 +144,11 @@ class NamedValues:
         for name, values in found.items():
             places = [at for at, row in enumerate(rows, len(self)) if name in row]
             column = self._columns[name]
-            column.values[places] = [self._number(str(text)) for text in values] if column.kind == TEXT else values
+            column.values[places] = self._texts.numbers(map(str, values)) if column.kind == TEXT else values
             column.given[places] = True
         self._recent.update(zip(ids, range(len(self), len(self) + len(rows)), strict=True))
         self._ids.extend(np.asarray(ids, np.int64))
         return None
-
-    def _number(self, text: str) -> int:
-        """Return where a text is among all, and put it there."""
-        number = self._numbers.setdefault(text, len(self._texts))
-        if number == len(self._texts):
-            self._texts.append(text)
-        return number
 
     def _with_room(self, name: str, kind: str, rows: int) -> Named:
         old = self._columns.get(name)
@@ -197,16 +213,11 @@ class NamedValues:
         return has
 
     def some(self, rows: Int64) -> NamedValues:
-        """Return a table of some of the rows."""
+        """Return a table of some of the rows, which has their texts alone."""
         other = NamedValues()
         other._ids.extend(self._ids.values[rows])
-        for name, column in self._columns.items():
-            if column.given[rows].any():
-                some = column.some(rows)._replace(texts=other._texts)
-                if some.kind == TEXT:  # those of other rows are forgotten
-                    used, at = np.unique(some.values, return_inverse=True)
-                    some = some._replace(values=np.array([other._number(self._texts[n]) for n in used.tolist()], np.int64)[at])
-                other._columns[name] = some
+        some = {name: column.some(rows) for name, column in self._columns.items() if column.given[rows].any()}
+        other._columns = {name: column.numbered_by(other._texts) for name, column in some.items()}
         other._sort()
         return other
 
@@ -216,22 +227,20 @@ def joined(parts: Sequence[tuple[npt.NDArray[Any], Mapping[str, Named]]], n: int
 
     Where they are of different kinds, truths and numbers are numbers, and all else are texts.
     """
-    found: dict[str, Named] = {}
+    found, texts = dict[str, Named](), Texts()
     for places, named in parts:
         for name, column in named.items():
-            known = found.get(name) or Named.none(column.kind, n, [""])
+            known = found.get(name) or Named.none(column.kind, n, texts)
             kind = joint_kind(known.kind, column.kind) or (TEXT if TEXT in (known.kind, column.kind) else NUMBER)
-            known, column = _as_kind(known, kind), _as_kind(column, kind)
-            known.values[places] = column.values + len(known.texts) if kind == TEXT else column.values
-            known.given[places] = column.given
-            found[name] = known._replace(texts=[*known.texts, *column.texts])
+            found[name], its = _as_kind(known, kind, texts), _as_kind(column.numbered_by(texts), kind, texts)
+            found[name].values[places], found[name].given[places] = its.values, its.given
     return dict(sorted(found.items()))
 
 
-def _as_kind(named: Named, kind: str) -> Named:
+def _as_kind(named: Named, kind: str, texts: Texts) -> Named:
     if named.kind == kind:
         return named
     if kind != TEXT:
         return named._replace(kind=kind, values=named.values.astype(_DTYPES[kind]))
-    texts = [str(value) if given else "" for value, given in zip(named.values.tolist(), named.given.tolist(), strict=True)]
-    return Named(kind, np.arange(1, len(texts) + 1), named.given, ["", *texts])
+    pairs = zip(named.values.tolist(), named.given.tolist(), strict=True)
+    return named._replace(kind=kind, values=texts.numbers(str(value) if given else "" for value, given in pairs))

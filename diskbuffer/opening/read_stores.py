@@ -89,6 +89,7 @@ class OneStore:
                 raise
             raise CorruptionError(str(error)) from error
         self.index, self.store = self._indexed(store), store
+        self._values = stamp(store.files)
         self.opened += 1
 
     def _has_copy(self) -> bool:
@@ -109,6 +110,7 @@ class OneStore:
         try:
             with self.store.lock:
                 self.index = self._indexed(self.store)
+            self._values = stamp(self.store.files)
         except (CorruptionError, NotAStoreError):
             self._open()
         return self._signature() != before
@@ -119,8 +121,7 @@ class OneStore:
         numbers = self.index.table[:, _KNOWN].tobytes()
         tags = table.column(f"{CHECKSUMS}/{TAG}".removeprefix(f"{SEGMENTS}/")).tobytes() if TAG in layout.derived else b""
         described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema))
-        values = stamp(self.store.files)
-        return (numbers, self.index.begins.tobytes(), tags, values, described, self.store.following.history)
+        return (numbers, self.index.begins.tobytes(), tags, self._values, described, self.store.following.history)
 
     def writer(self) -> dict[str, Any] | None:
         """Return who writes to it."""

@@ -565,6 +565,21 @@ def test_a_store_that_was_killed_before_a_new_file_was_noted_can_be_copied(tmp_p
             assert [*found(copy).values()] == [{"number": 4}] * 4
 
 
+def test_a_table_that_was_read_knows_of_values_once_somebody_looks_and_only_then_changes(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as buffer:
+        for _ in range(2):
+            add_episode(buffer)
+        reader = Reader(tmp_path / "store")
+        assert "good" not in reader.episodes().names()
+        for given in ([True, None], [None, False]):  # nothing else changes
+            for at, value in enumerate(given):
+                if value is not None:
+                    buffer.episodes[at : at + 1].set_values(good=value)
+            assert reader.refresh()
+            assert not reader.refresh()
+        assert reader.episodes().values["good"].listed() == [True, False]
+
+
 # Several writers
 
 
