@@ -16,12 +16,10 @@ import os
 import random
 import reprlib
 import shutil
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import google_crc32c
@@ -30,6 +28,7 @@ import numpy as np
 import diskbuffer as db
 from diskbuffer.schema.nested import put
 from soak import decoder, vouching
+from soak.audit import Watch
 from soak.damage import check
 from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
@@ -380,60 +379,6 @@ _CHANGES: tuple[Callable[[Path, random.Random], str], ...] = (
 
 
 # What is watched while a store is open
-
-
-class Watch:
-    """See which files are opened, and whether code is run, while it is armed; there is one for the whole process."""
-
-    def __init__(self) -> None:
-        self.root: str | None = None
-        self.seen: list[tuple[str, str]] = []
-        own = [sys.prefix, sys.base_prefix, *sys.path, "/proc", "/sys", str(Path(__file__).resolve().parent.parent)]
-        self._own = tuple(os.path.realpath(path) + os.sep for path in own if path) + ("/dev/null", "/dev/urandom")
-        sys.addaudithook(self._audit)
-
-    @contextlib.contextmanager
-    def over(self, root: Path) -> Iterator[None]:
-        """Watch what happens while a store is open."""
-        self.root, self.seen = os.path.realpath(root) + os.sep, []
-        try:
-            yield
-        finally:
-            self.root = None
-
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        root = self.root
-        if root is None:
-            return
-        self.root = None  # what is done here is not watched
-        try:
-            if event == "open" and not isinstance(args[0], int):
-                path = os.fsdecode(args[0])
-                if args[2] & os.O_NOFOLLOW and "/" not in path and path != "..":
-                    return  # in a directory that is open already, and that it cannot lead out of
-                refused = args[2] & os.O_NOFOLLOW and os.path.islink(path)
-                path = os.path.realpath(os.path.dirname(path) if refused else path)
-                if not (path + os.sep).startswith((root, *self._own)):
-                    self.seen.append(("outside", path))
-            elif event in ("pickle.find_class", "marshal.loads", "os.system", "os.exec", "subprocess.Popen", "code.__new__"):
-                if not _by_import():
-                    self.seen.append(("code", f"{event} {str(args)[:100]}"))
-            elif event in ("exec", "compile") and not _by_import():
-                name = args[0].co_filename if event == "exec" else os.fsdecode(args[1] or b"?")
-                if not os.path.realpath(name).startswith(self._own) and not name.startswith("<frozen"):
-                    self.seen.append(("code", f"{event} {name}"))
-        finally:
-            self.root = root
-
-
-def _by_import() -> bool:
-    """Tell whether it is the import of a module that asks, which loads code that was there before."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
-            return True
-        frame = frame.f_back
-    return False
 
 
 # In the worker

@@ -12,15 +12,18 @@ from __future__ import annotations
 import codecs
 import collections
 import contextlib
+import importlib
 import io
+import json
 import logging
 import os
 import random
 import re
+import select
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -30,16 +33,17 @@ import numpy as np
 
 from diskbuffer.commands.output import complain
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.formats import EpisodeData, blocks, import_, importing
-from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.formats import blocks, confined, forks, import_, importing, registry
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema.schema import Column
+from diskbuffer.plugin import is_observation
 from soak import fuzz, links
+from soak.audit import Watch
 from soak.data_sets import KINDS, Columns, Kind
 from soak.hostile_data_sets import CANARY, mutate
 from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
 
+MEMORY = 2 * 1024**3  # bytes that the process may have which reads
 WHOLE = 4  # one in so many is made a store; of the others the rows are read
 LOSSES = (
     *("arrays", "attributes", "episode_metadata", "final_info", "groups", "infos", "meta", "metadata", "others", "strings"),
@@ -56,6 +60,7 @@ BROKEN = {
     "terminal": "wrote control characters to the terminal",
     "rows": "stored rows that differ from the source",
 }
+_BEGUN = ("begun", "")  # of a process that reads
 _CYTHON = r"code.__new__ (b'\x97\x00\x02\x00e\x00"  # an empty function, of which Cython makes its tracebacks
 
 
@@ -64,7 +69,8 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self._pristine, self._directory = directory.parent / "data sets", directory
-        self._watch = fuzz.Watch()
+        self._watch = Watch()
+        self._reading = Reading(directory)
 
     def do(self, job: Job) -> Answer:
         """Import a changed data set, or, with a negative number, one as it is."""
@@ -79,6 +85,7 @@ class Bench:
         os.mkfifo(outside / "pipe")
         rng = random.Random(f"{job['seed']} {job['kind']} {job['number']}")
         done = [] if job["number"] < 0 else mutate(root, outside, rng, root / kind.name)
+        self._reading.ready()
         modules, rows = set(sys.modules), (None if max(job["number"], 0) % WHOLE == 0 else dict[str, Any]())
         with contextlib.closing(links.Watch(outside)) as watch, self._watch.over(inside):
             answer = attempt(kind, root / kind.name, inside / "new" / "store", rows)
@@ -86,7 +93,8 @@ class Bench:
         if answer["class"] in ("read", "refused"):
             above = [str(path) for path in inside.resolve().parents]  # which are synced when a store is made
             seen = [("module", name) for name in sorted(set(sys.modules) - modules)]
-            seen += [one for one in self._watch.seen if one[1] not in above and not one[1].startswith(_CYTHON)]
+            here_and_there = [*self._watch.seen, *self._reading.seen()]
+            seen += [one for one in here_and_there if one[1] not in above and one != _BEGUN and not one[1].startswith(_CYTHON)]
             seen += [("outside", path) for path in opened]
             if seen:
                 answer = {"class": seen[0][0], "error": ", ".join(what for _, what in seen[:4])}
@@ -107,25 +115,21 @@ def made(directory: Path, name: str) -> Path:
 class Kept:
     """What stands in for an `Appender`, and keeps rows in memory: making a store takes ten times as long as reading data."""
 
-    def __init__(
-        self, rows: Columns, place: Path, *, columns: Mapping[str, Column], derived: Mapping[str, Column], **_: Any
-    ) -> None:
-        self._rows, self._columns = rows, {**columns, **derived}
+    def __init__(self, rows: Columns, place: Path, *, n_envs: int, frame_stack: int, **options: Any) -> None:
+        self._rows = rows
+        self.columns, self.derived = options["columns"], options["derived"]
+        self.ever, self.frame_stack = (0,) * n_envs, frame_stack
         place.mkdir()
 
-    def fill(self, episodes: Iterable[EpisodeData], told: Callable[[int], None]) -> None:
-        """Read all episodes, as `diskbuffer.formats.filling.fill` does."""
+    def fill(self, found: Iterable[blocks.Block], told: Callable[[int], None]) -> None:
+        """Keep all rows, as `diskbuffer.formats.filling.fill` writes them."""
         parts: dict[str, list[Any]] = {}
-        for number, one in enumerate(episodes):
-            blocks.check(number, one, self._columns)
-            for path, rows in one.columns.items():
-                step = rows_at_a_time(rows)
-                for first in range(0, rows.shape[0], step):
-                    block = np.array(rows[first : min(first + step, rows.shape[0])])
-                    if first < one.steps:
-                        parts.setdefault(path, []).append(block[: one.steps - first])
-            told(one.steps)
-        self._rows |= {path: np.concatenate(blocks) for path, blocks in parts.items()}
+        for kind, _, arrays in found:
+            for path, rows in arrays.items():
+                mine = rows[:-1] if is_observation(path) else rows
+                parts.setdefault(path, []).append(mine[-1:] if kind == "stack" else mine)
+            told(0)
+        self._rows |= {path: np.concatenate(rows) for path, rows in parts.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -143,8 +147,9 @@ def attempt(kind: Kind, source: Path, store: Path, rows: Columns | None = None) 
             if rows is not None:
                 patches.enter_context(mock.patch.object(importing, "Appender", partial(Kept, rows)))
                 patches.enter_context(mock.patch.object(importing, "fill", Kept.fill))
+            patches.enter_context(mock.patch.object(confined, "_PATIENCE", 5.0))
             try:
-                import_(kind.format, source, store, allow_loss=LOSSES, progress=False)
+                import_(kind.format, source, store, allow_loss=LOSSES, max_memory=MEMORY, progress=False)
             except DiskBufferError as error:
                 complain(str(error))
                 raise
@@ -209,33 +214,41 @@ def run_all(pool: Pool, count: int, seed: int) -> Row:
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
     """Import 20,000 data sets, times `scale`."""
-    with scratch() as name, Pool("soak.imports", name) as pool:
+    with scratch() as name, Pool("soak.imports", name, timeout=60.0) as pool:
         return run_all(pool, round(20_000 * scale), seed)
 
 
 def warm(names: Iterable[str] = tuple(sorted(KINDS.keys() - {"rlds"}))) -> None:
     """Import and compile what is needed, also for what is refused, so that what happens later is a data set's doing."""
+    import_codecs()
+    for kind, path in some(names):
+        if attempt(kind, path, path.parent / "store")["class"] == "read" and kind.read is not None:
+            compared(kind, path, stored(path.parent / "store"))
+
+
+def import_codecs() -> None:
+    """Import what is found by the name that is in a file."""
     logging.disable()
     from PIL import Image
 
     Image.init()  # which imports readers of all formats, as soon as one is not known
     for name in ("utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "idna"):  # which JSON may have
         codecs.lookup(name)
+
+
+def some(names: Iterable[str], changed: int = 1) -> Iterator[tuple[Kind, Path]]:
+    """Yield data sets of each kind, as they are and changed, one at a time."""
     with scratch() as base:
-        for kind in names:
-            root, of = made(base, kind), KINDS[kind]
-            for n in range(6):
-                inside, outside = base / "inside" / "set", base / "outside"
-                shutil.copytree(root, inside)
-                shutil.copytree(root, outside)
+        for name in names:
+            for n in range(1 + changed):
+                inside, outside = base / str(n) / "set", base / str(n) / "outside"
+                for copy in (inside, outside):
+                    shutil.copytree(made(base / "made", name), copy)
+                path = inside / KINDS[name].name
                 if n:
-                    mutate(inside, outside, random.Random(f"{kind} {n}"), inside / of.name)
-                if n < 2:
-                    attempt(of, inside / of.name, inside.parent / "store")
-                    if not n and of.read is not None:
-                        compared(of, inside / of.name, stored(inside.parent / "store"))
-                shutil.rmtree(inside.parent)
-                shutil.rmtree(outside)
+                    mutate(inside, outside, random.Random(f"{name} {n}"), path)
+                yield KINDS[name], path
+                shutil.rmtree(base / str(n))
 
 
 def child(directory: Path) -> Callable[[Job], Answer]:
@@ -246,3 +259,87 @@ def child(directory: Path) -> Callable[[Job], Answer]:
     (modules / f"{CANARY}.py").write_text("")
     sys.path.append(str(modules))
     return Bench(directory).do
+
+
+# The process that reads
+
+
+class Reading:
+    """What processes that read data sets do, which are forked from one that `prepare` has made."""
+
+    def __init__(self, directory: Path) -> None:
+        self._fifo, site = directory / "seen", directory / "site"
+        for path in (self._fifo, site):
+            fuzz.remove(path)
+        os.mkfifo(self._fifo)
+        self._pipe = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK)
+        site.mkdir()
+        program = f"from soak.imports import prepare\nprepare({str(self._fifo)!r}, {str(directory / 'inside')!r})\n"
+        (site / "sitecustomize.py").write_text(program)
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ["PYTHONPATH"]])
+        forks._newest = None  # it was started without
+        self.ready()
+
+    def ready(self) -> None:
+        """Start the process that others are forked from, where it has ended; forget what was seen."""
+        connection, process = forks.fork()
+        is_watched, _, _ = select.select([self._pipe], [], [], 30.0)
+        connection.close()
+        process.end()
+        self.seen()
+        if not is_watched:
+            raise RuntimeError("what processes that read do is not seen")
+
+    def seen(self) -> list[tuple[str, str]]:
+        """Return what was seen since."""
+        told = b""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                told += os.read(self._pipe, 2**16)
+        return [tuple(json.loads(line)) for line in told.splitlines()]
+
+
+def modules_of_readers() -> list[str]:
+    """Return what is imported by who reads data sets, by a process of its own: threads of libraries do not survive a fork."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        import_codecs()
+        for kind, path in some(sorted(KINDS.keys() - {"sb3"}), changed=0):
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+                read = registry.find(kind.format).read
+                assert read is not None
+                with contextlib.closing(read(path)) as source:
+                    found = source.contents
+                    collections.deque(blocks.blocks(source.episodes(), blocks.Wanted(found.columns, {}, [0], 1)), 0)
+        with open(writing, "w") as pipe:
+            pipe.write("\n".join(name for name, module in sys.modules.items() if getattr(module, "__spec__", None)))
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as told:
+        names = told.read().split()
+    os.waitpid(pid, 0)
+    return [name for name in names if name not in ("__main__", "__mp_main__")]
+
+
+def prepare(fifo: str, inside: str) -> None:
+    """Make of a process what others are forked from, where it is that: each tells what data sets below `inside` have it do."""
+    if not any("reading_process" in each for each in sys.orig_argv):
+        return
+    for name in modules_of_readers():
+        with contextlib.suppress(ImportError):  # some are parts of others
+            importlib.import_module(name)
+    pipe = -1
+
+    def tell(kind: str, what: str) -> None:
+        with contextlib.suppress(BlockingIOError):  # there is enough to be seen
+            os.write(pipe, json.dumps([kind, what[:200]]).encode() + b"\n")
+
+    def begin() -> None:
+        nonlocal pipe
+        pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        tell(*_BEGUN)
+        watch.arm(Path(inside))
+
+    watch = Watch(tell, modules=True)
+    os.register_at_fork(after_in_child=begin)

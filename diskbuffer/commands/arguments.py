@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -51,10 +52,16 @@ def pairs(option: str, texts: Sequence[str] | None, form: str, example: str, *, 
     return values
 
 
-def format_options(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return options of a format by name. Values that are JSON (30, true, [1, 2]) are read as such, all others are texts."""
+def format_options(texts: Sequence[str] | None, run: Callable[..., Any]) -> dict[str, Any]:
+    """Return options of a format by name. Values that are JSON (30, true, [1, 2]) are read as such, all others are texts.
+
+    An InputError where `run`, which is given them, has a parameter of that name for all formats.
+    """
     options: dict[str, Any] = dict(pairs("option", texts, "NAME=VALUE", "fps=30", empty=True))
+    taken = inspect.getfullargspec(run)
     for name, value in options.items():
+        if name in taken.args or name in taken.kwonlyargs:
+            raise InputError(f"{name} is no option of a format, but of all of them; say it without --option")
         try:
             options[name] = json.loads(value)
             json.dumps(options[name], allow_nan=False)  # or it was NaN, or too large for a float, and is no JSON

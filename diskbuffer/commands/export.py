@@ -44,7 +44,7 @@ def export(
             allow_loss=allow_loss or (),
             restart=restart,
             progress=not quiet,
-            **format_options(option),
+            **format_options(option, run),
         )
     )
     return WELL

@@ -18,6 +18,8 @@ def import_(
     allow_nan: bool = False,
     allow_loss: list[str] | None = None,
     trust: bool = False,
+    max_memory: Whole = 4 * 1024**3,
+    max_ratio: Whole = 1000,
     option: Options = None,
     restart: Restart = False,
     quiet: Quiet = False,
@@ -43,7 +45,14 @@ def import_(
         Go on without what a store cannot hold, by its name; may be given several times.
     trust
         Read pickles, which can run any code.
+    max_memory
+        Bytes of its own that the process may have which reads the source. macOS keeps no such limit.
+    max_ratio
+        How many times the size of its files a source may give, beyond 256 MiB.
     """
+    from diskbuffer.formats import forks
+
+    forks.start()  # it takes as long as importing PyTorch does, which comes next
     from diskbuffer.formats.importing import import_ as run
 
     chosen = pairs("transform", transform, "COLUMN=greyscale,resize:HEIGHTxWIDTH, or one of both", "obs=resize:84x84")
@@ -58,9 +67,11 @@ def import_(
             allow_nan=allow_nan,
             allow_loss=allow_loss or (),
             trust=trust,
+            max_memory=max_memory,
+            max_ratio=max_ratio,
             restart=restart,
             progress=not quiet,
-            **format_options(option),
+            **format_options(option, run),
         )
     )
     return WELL

@@ -10,6 +10,7 @@ from typing import Any
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError
+from diskbuffer.formats.blocks import Wanted, blocks
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
@@ -68,7 +69,7 @@ class NewStore:
     def make(self, place: Path, episodes: Iterable[EpisodeData], report: Callable[[int], None]) -> None:
         """Make it of episodes, or finish what a run that was killed has made of the same ones."""
         with Appender(place, columns=self.columns, derived=self.derived, arrays=self.arrays, **self.options) as appender:
-            fill(appender, episodes, report)
+            fill(appender, blocks(episodes, Wanted.by(appender)), report)
 
     def write(
         self,

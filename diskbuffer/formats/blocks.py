@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from diskbuffer import Column
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.rows import rows_at_a_time, with_final
 from diskbuffer.plugin import EpisodeData, Source, counted, is_observation
+
+if TYPE_CHECKING:
+    from diskbuffer.plugin import Appender  # and with it the buffer, which who reads does not need
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 65536  # that are read at a time
@@ -38,7 +41,7 @@ class Block(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is read of a source.
+    """What is read of episodes.
 
     Attributes
     ----------
@@ -46,15 +49,35 @@ class Wanted(NamedTuple):
         By path, what rows must be: of columns that are given with steps, and of derived ones.
     present : sequence of int
         How many steps of each stream are not to be read again.
+    frame_stack : int
+        How many frames a stack has: of an episode's first step, the frames ahead of it are read, too.
     """
 
     columns: Mapping[str, Column]
     derived: Mapping[str, Column]
     present: Sequence[int]
+    frame_stack: int
+
+    @classmethod
+    def by(cls, appender: Appender) -> Wanted:
+        """Return what is left to be read for a store."""
+        return cls(appender.columns, appender.derived, appender.ever, appender.frame_stack)
 
 
-def blocks(source: Source, wanted: Wanted) -> Iterator[Block]:
-    """Yield all that is wanted of a source.
+class Opened:
+    """A source that this process reads; what another process reads is a `confined.ConfinedSource`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.contents, self.losses, self.close = source.contents, source.losses, source.close
+
+    def blocks(self, wanted: Wanted) -> Iterator[Block]:
+        """Yield all that is wanted of it."""
+        return blocks(self._source.episodes(), wanted)
+
+
+def blocks(episodes: Iterable[EpisodeData], wanted: Wanted) -> Iterator[Block]:
+    """Yield all that is wanted of episodes.
 
     Raises
     ------
@@ -62,14 +85,15 @@ def blocks(source: Source, wanted: Wanted) -> Iterator[Block]:
         The rows of an episode's columns are not as many as its steps, or not of the dtypes and shapes that are wanted.
     """
     passed, columns = Counter[int](), {**wanted.columns, **wanted.derived}
-    for number, episode in enumerate(source.episodes()):
+    for number, episode in enumerate(episodes):
         check(number, episode, columns)
         first = passed[episode.stream]
         present = min(max(wanted.present[episode.stream] - first, 0), episode.steps)
-        for kind, facts, arrays in _blocks_of(episode, wanted, present, source.contents.frame_stack):
+        for kind, facts, arrays in _blocks_of(episode, wanted, present):
             yield Block(kind, {**facts, "stream": episode.stream}, arrays)
-        for begin in range(0, episode.steps if wanted.derived else 0, MOST_ROWS):
-            end = min(begin + MOST_ROWS, episode.steps)
+        size = rows_at_a_time(*(episode.columns[path] for path in wanted.derived), most=MOST_ROWS)
+        for begin in range(0, episode.steps if wanted.derived else 0, size):
+            end = min(begin + size, episode.steps)
             values = {path: np.asarray(episode.columns[path][begin:end]) for path in wanted.derived}
             yield Block("derived", {"first": first + begin, "stream": episode.stream}, values)
         if not episode.running:
@@ -77,12 +101,12 @@ def blocks(source: Source, wanted: Wanted) -> Iterator[Block]:
         passed[episode.stream] += episode.steps
 
 
-def _blocks_of(episode: EpisodeData, wanted: Wanted, present: int, frame_stack: int) -> Iterator[Block]:
+def _blocks_of(episode: EpisodeData, wanted: Wanted, present: int) -> Iterator[Block]:
     """Yield an episode's beginning, and its steps after those that are present."""
     yield Block("episode", {"tag": episode.tag, "values": dict(episode.values), "present": present}, {})
     paths = [path for path in episode.columns if path in wanted.columns]
-    if present == 0 and episode.lead and frame_stack > 1:
-        frames = {path: episode.lead[path][1 - frame_stack :] for path in paths if is_observation(path)}
+    if present == 0 and episode.lead and wanted.frame_stack > 1:
+        frames = {path: episode.lead[path][1 - wanted.frame_stack :] for path in paths if is_observation(path)}
         rows = {path: rows_of(episode, path, 0, 1) for path in paths}
         yield Block("stack", {}, {path: np.concatenate([frames.get(path, each[:0]), each]) for path, each in rows.items()})
         present = 1

@@ -26,13 +26,13 @@ from diskbuffer.plugin import Contents, either, human_size
 
 MEMORY = 4 * 1024**3  # bytes of its own that the process may have
 _PATIENCE = 600.0  # seconds in which it must answer: some decoders never end
-_LARGEST_ROW = 256 * 1024**2  # bytes
-_LARGEST_BLOCK = 2 * _LARGEST_ROW + BLOCK
+_LARGEST_ROW = 256 * 1024**2  # bytes of a step, in all columns
 # What is told with each kind of blocks, beside the stream
 _FACTS: dict[str, dict[str, type]] = {"episode": {"tag": str, "values": dict, "present": int}, "derived": {"first": int}}
 _FACTS |= {"stack": {}, "steps": {}, "end": {}}
 _SMALL = 256 * 1024**2  # bytes that a source may give, however small its files are
 _MOST_ARRAYS = 64 * 1024**2  # bytes of arrays that come with a source
+_LARGEST_MESSAGE = 2 * _LARGEST_ROW + 2 * BLOCK  # bytes of arrays
 
 
 class ConfinedSource:
@@ -60,10 +60,10 @@ class ConfinedSource:
 
     def __init__(self, format: str, path: Path, options: Mapping[str, Any], memory: int, size: int, ratio: int) -> None:
         self._path, self._memory, self._size = path, memory, size
-        self._given, self._most = 0, max(_SMALL, ratio * size)  # bytes
+        self._most = max(_SMALL, ratio * size)  # bytes
         self._connection, process = fork()
         self._process: Process | None = process
-        self._wire = Wire(self._connection, _PATIENCE)
+        self._wire = Wire(self._connection, _PATIENCE, _LARGEST_MESSAGE)
         try:
             opening = {"format": format, "path": str(path), "options": _plain(options), "memory": memory}
             self._send({**opening, "is_command_line": bool(either("", "it is"))})
@@ -82,10 +82,10 @@ class ConfinedSource:
                     "derived": derived,
                 }
                 self.contents: Contents = replace(described(message, path), **counts, **more, arrays=arrays)
-                row_bytes = [column.row_bytes for column in self.contents.columns.values()]
-                if max(row_bytes) > _LARGEST_ROW:
-                    raise SourceError(f"{path}: a row has {human_size(max(row_bytes))}, of at most {human_size(_LARGEST_ROW)}")
-                self._refuse_more(sum(row_bytes) * (self.contents.steps or 0))
+                row_bytes = sum(column.row_bytes for column in self.contents.columns.values())
+                if row_bytes > _LARGEST_ROW:
+                    raise SourceError(f"{path}: a step has {human_size(row_bytes)}, of at most {human_size(_LARGEST_ROW)}")
+                self._refuse_more(row_bytes * (self.contents.steps or 0))
         except BaseException:
             self.close()
             raise
@@ -93,24 +93,33 @@ class ConfinedSource:
     def blocks(self, wanted: Wanted) -> Iterator[Block]:
         """Yield all that is wanted of the source, as `blocks.blocks` does."""
         columns, derived = ({path: [column.np_dtype.str, *column.shape] for path, column in each.items()} for each in wanted[:2])
-        known, begun = {**wanted.columns, **wanted.derived}, set[int]()
-        self._send({"columns": columns, "derived": derived, "present": list(wanted.present)})
-        while (message := self._receive()).get("kind") != "over":
+        begun = set[int]()
+        more = {"present": list(wanted.present), "frame_stack": wanted.frame_stack}
+        self._send({"columns": columns, "derived": derived, **more})
+        while told := self._receive():
             with self._answers():
-                rows = {str(path): int(n) for path, n in message["rows"].items()}
-                sizes = {path: n * known[path].row_bytes for path, n in rows.items()}
-                self._given += sum(sizes.values())
-                self._refuse_more(self._given)
-                if min(rows.values(), default=1) < 1 or max(sizes.values(), default=0) > _LARGEST_BLOCK:
-                    raise WireError(f"blocks of {sizes} bytes")
-                arrays = {path: self._wire.array((n, *known[path].shape), known[path].np_dtype) for path, n in rows.items()}
-                kind, facts = message["kind"], message["facts"]
-                if {name: type(fact) for name, fact in facts.items()} != {"stream": int, **_FACTS[kind]}:
-                    raise WireError(f"{kind} with {facts}")
-                begun |= {facts["stream"]} if kind == "episode" else set()
-                if not 0 <= facts["stream"] < self.contents.n_envs or facts["stream"] not in begun or facts.get("present", 0) < 0:
-                    raise WireError(f"{kind} with {facts}")
-            yield Block(kind, facts, arrays)
+                # All of it, so that the other process reads on while these are written.
+                found = [self._block(one, wanted, begun) for one in told["blocks"]]
+            if not found:
+                return
+            yield from found
+
+    def _block(self, told: Any, wanted: Wanted, begun: set[int]) -> Block:
+        """Return one block of a message, whose arrays are what is next there."""
+        kind, facts, lengths = told
+        known = wanted.derived if kind == "derived" else wanted.columns
+        rows = {str(path): int(n) for path, n in lengths.items()}
+        fits = rows.keys() == wanted.derived.keys() if kind == "derived" else bool(rows) == (kind in ("stack", "steps"))
+        if not fits or min(rows.values(), default=1) < 1:
+            raise WireError(f"{kind} of {rows} rows")
+        arrays = {path: self._wire.array((n, *known[path].shape), known[path].np_dtype) for path, n in rows.items()}
+        if {name: type(fact) for name, fact in facts.items()} != {"stream": int, **_FACTS[kind]}:
+            raise WireError(f"{kind} with {facts}")
+        stream = facts["stream"]
+        begun |= {stream} if kind == "episode" else set()
+        if not 0 <= stream < self.contents.n_envs or stream not in begun or facts.get("present", 0) < 0:
+            raise WireError(f"{kind} with {facts}")
+        return Block(kind, facts, arrays)
 
     def _refuse_more(self, given: int) -> None:
         """Raise a SourceError where files give more than they can hold."""
@@ -130,6 +139,7 @@ class ConfinedSource:
         """Return the next message; raise the error that it is, or what became of the process."""
         with self._answers():
             message = self._wire.receive()
+            self._refuse_more(self._wire.received)
             for text in list(message["warnings"])[:10]:
                 warnings.warn(str(text), UserWarning, stacklevel=3)
             if "error" in message:

@@ -41,6 +41,16 @@ def fingerprint(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def size_of(paths: Iterable[Path]) -> int:
+    """Return the bytes of files, and of all in directories."""
+    total = 0
+    for path in paths:
+        for _, file in _files(path.resolve()):
+            with contextlib.suppress(OSError):
+                total += file.stat().st_size
+    return total
+
+
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield files and links with their names below a directory, those in the uppermost directories first; or the file itself."""
     if not root.is_dir():

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 
 from diskbuffer.errors import SourceError
 
+# Threads do not survive a fork; and glibc is to use the memory of a block again for the next one, for which page faults take
+# as long as reading.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_ENVIRONMENT |= {"MALLOC_MMAP_THRESHOLD_": str(64 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(256 * 1024**2)}
 _lock = threading.Lock()  # around what is sent to the one from which they fork, and its answer
 
 
@@ -33,19 +37,22 @@ class Process:
             return self.forked_from.asked(lambda control: control.sendall(self.pid.to_bytes(8, "little")))
 
 
+def start() -> None:
+    """Start what processes are forked from, unless it is there: what it needs, it imports while this process goes on."""
+    with _lock:
+        _forking()
+
+
 def fork() -> tuple[socket.socket, Process]:
     """Return a connection to a new process of `reading_process`, and the process."""
-    global _newest
     ours, theirs = socket.socketpair()
     with theirs, _lock:
         try:
             for _ in range(2):
-                forking = _newest if _newest is not None and _newest.serves() else _Forking()
-                _newest = forking
                 with contextlib.suppress(SourceError):  # it has just ended, as nothing was imported for a while
+                    forking = _forking()
                     pid = forking.asked(lambda control: socket.send_fds(control, [b"fork"], [theirs.fileno()]))
                     return ours, Process(forking, pid)
-                _newest = None
             raise SourceError("the process that reads files for imports cannot be started")
         except BaseException:
             ours.close()
@@ -56,7 +63,7 @@ class _Forking:
     """The process that all others fork from. It ends with this one, or some seconds after the last of them."""
 
     def __init__(self) -> None:
-        self._owner, self._path = os.getpid(), _absolute(sys.path)
+        self._owner, self._path, self._is_usable = os.getpid(), _absolute(sys.path), True
         self._control, theirs = socket.socketpair()
         with theirs:
             program = (
@@ -70,13 +77,13 @@ class _Forking:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, **_ENVIRONMENT},
             )
         weakref.finalize(self, _stop, self._control, self._popen, self._owner)
 
     def serves(self) -> bool:
         """Whether it is there, of this process, and imports modules from where this one does now."""
-        return self._owner == os.getpid() and self._path == _absolute(sys.path) and self._popen.poll() is None
+        return self._is_usable and self._owner == os.getpid() and self._path == _absolute(sys.path) and self._popen.poll() is None
 
     def asked(self, ask: Callable[[socket.socket], object]) -> int:
         """Return the number that it answers. After a Ctrl-C meanwhile, or where it is gone, another one is started next time."""
@@ -88,13 +95,25 @@ class _Forking:
         except OSError:
             pass
         except BaseException:
-            self._popen.kill()
+            self._give_up()
             raise
-        self._popen.kill()
+        self._give_up()
         raise SourceError("the process that reads files for imports was ended by somebody; import again")
+
+    def _give_up(self) -> None:
+        self._is_usable = False
+        self._popen.kill()
 
 
 _newest: _Forking | None = None
+
+
+def _forking() -> _Forking:
+    """Return the process that serves, or a new one."""
+    global _newest
+    if _newest is None or not _newest.serves():
+        _newest = _Forking()
+    return _newest
 
 
 def _absolute(path: list[str]) -> list[str]:

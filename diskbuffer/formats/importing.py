@@ -11,14 +11,16 @@ from typing import Any
 
 from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
+from diskbuffer.formats.blocks import Opened, Wanted
+from diskbuffer.formats.confined import MEMORY, ConfinedSource
 from diskbuffer.formats.filling import fill
-from diskbuffer.formats.fingerprint import fingerprint
+from diskbuffer.formats.fingerprint import fingerprint, size_of
 from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.formats.untrusted import refuse_links
-from diskbuffer.plugin import BUILT_IN, Appender, Contents, either, local_path, progress_bar
+from diskbuffer.plugin import BUILT_IN, Appender, Contents, either, integer, local_path, progress_bar
 
 
 def import_(
@@ -32,6 +34,8 @@ def import_(
     allow_nan: bool = False,
     allow_loss: Collection[str] = (),
     trust: bool = False,
+    max_memory: int = MEMORY,
+    max_ratio: int = 1000,
     restart: bool = False,
     progress: bool = True,
     **options: Any,
@@ -62,6 +66,10 @@ def import_(
         Losses to put up with: what the source has and a store cannot hold is an error that names it, otherwise.
     trust : bool
         Whether to read pickles, which can run any code: only from those whom you trust.
+    max_memory : int
+        Bytes of its own that the process may have which reads the source: 4 GiB by default. macOS keeps no such limit.
+    max_ratio : int
+        How many times the size of its files a source may give, beyond 256 MiB: 1,000 by default.
     restart : bool
         Whether to begin anew, where a run with other options, or of another source, was not finished.
     progress : bool
@@ -98,8 +106,14 @@ def import_(
     check(format, source_format.read, 1, options)
     if path.is_dir():
         refuse_links(path)
+    max_memory, max_ratio = integer("max_memory", max_memory), integer("max_ratio", max_ratio)
     begun_with = fingerprint(source_format.files(path))
-    with closing(source_format.read(path, **options)) as reading:
+    if source_format.pickles:  # which were trusted, and hold whole buffers
+        opened: Opened | ConfinedSource = Opened(source_format.read(path, **options))
+    else:
+        size = size_of(source_format.files(path))
+        opened = ConfinedSource(format, path, options, max_memory, size, max_ratio)
+    with closing(opened) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
         chosen = _columns(contents, columns, allow_nan)
@@ -126,7 +140,9 @@ def import_(
                 ) as appender,
                 progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):
-                fill(appender, reading.episodes(), shown.update)
+                columns = {path: contents.columns.get(path, column) for path, column in appender.columns.items()}
+                wanted = Wanted.by(appender)._replace(columns=columns)  # as they are before they are transformed
+                fill(appender, reading.blocks(wanted), shown.update)
             if fingerprint(source_format.files(path)) != begun_with:
                 raise SourceError(f"{path} was changed while it was read; import it again once nothing writes to it")
             unfinished.finish()

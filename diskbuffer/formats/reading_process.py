@@ -16,7 +16,7 @@ import socket
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from diskbuffer import Column
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.formats.blocks import Wanted, blocks
+from diskbuffer.formats.blocks import Block, Wanted, blocks
 from diskbuffer.formats.described import describe
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.wire import Wire
@@ -32,6 +32,8 @@ from diskbuffer.plugin import Source, for_command_line
 
 _DIES_WITH_ITS_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _IDLE = 10.0  # seconds
+_MESSAGE = 1024**2  # bytes of arrays
+_MOST_BLOCKS = 256
 
 
 def main(control: int) -> None:
@@ -97,12 +99,10 @@ def _serve(connection: socket.socket) -> None:
                 assert read is not None
                 source = read(Path(request["path"]), **request["options"])
                 send(*_contents(source))
-                for kind, facts, arrays in blocks(source, _wanted(wire.receive())):
-                    send(
-                        {"kind": kind, "facts": facts, "rows": {path: len(rows) for path, rows in arrays.items()}},
-                        arrays.values(),
-                    )
-                send({"kind": "over"})
+                for some in _together(blocks(source.episodes(), _wanted(wire.receive()))):
+                    told = [(kind, facts, {path: len(rows) for path, rows in arrays.items()}) for kind, facts, arrays in some]
+                    send({"blocks": told}, (rows for block in some for rows in block.arrays.values()))
+                send({"blocks": []})
             except ConnectionError:
                 return
             except Exception as error:  # noqa: BLE001 - it is told
@@ -110,11 +110,24 @@ def _serve(connection: socket.socket) -> None:
         wire.receive()  # nothing but the end
 
 
+def _together(found: Iterable[Block]) -> Iterator[list[Block]]:
+    """Yield what makes up a message: episodes may be short, and a message takes as long as some 100 KB."""
+    some, size = list[Block](), 0
+    for block in found:
+        some.append(block)
+        size += sum(rows.nbytes for rows in block.arrays.values())
+        if size >= _MESSAGE or len(some) == _MOST_BLOCKS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
 def _wanted(request: Mapping[str, Any]) -> Wanted:
     columns, derived = (
         {path: Column(tuple(shape), dtype) for path, (dtype, *shape) in request[name].items()} for name in ("columns", "derived")
     )
-    return Wanted(columns, derived, request["present"])
+    return Wanted(columns, derived, request["present"], request["frame_stack"])
 
 
 def _contents(source: Source) -> tuple[dict[str, Any], list[Any]]:

@@ -1,4 +1,4 @@
-"""Untrusted files: what decoders raise of damaged ones, how large their contents may be, and links, which are not followed."""
+"""Untrusted files: what decoders raise of damaged ones, and links, which are not followed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,9 @@ from pathlib import Path
 from tokenize import TokenError
 
 from diskbuffer.errors import DiskBufferError, SourceError
-from diskbuffer.plugin import format_option, integer
 
-RATIO = 200  # by default: pictures have 2 to 50 times the size of their files
-_SMALL = 256 * 1024**2  # bytes that data may have in any case
 # What is raised of damage; TokenError by numpy, of the header of an array.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, RuntimeError, OSError, TokenError)
-
-
-def refuse_bombs(path: Path, size: int, total: int, ratio: int) -> None:
-    """Raise a SourceError where files of `size` bytes claim to hold `total` bytes of arrays, and that is too much."""
-    if total > max(_SMALL, integer("max_ratio", ratio) * size):
-        raise SourceError(
-            f"{path} has {size:,} bytes, and its arrays {total:,}: it may be a zip bomb. If it is not, allow it: "
-            f"{format_option('max_ratio', -(-total // max(size, 1)))}"
-        )
 
 
 def refuse_links(path: Path) -> None:

@@ -37,12 +37,15 @@ class Wire:
     connection : socket.socket
     patience : float, optional
         Seconds in which a message must have come whole; a TimeoutError otherwise. For ever by default.
+    most : int
+        Bytes of arrays that may come with a message.
     """
 
-    def __init__(self, connection: socket.socket, patience: float | None = None) -> None:
-        self._connection, self._patience = connection, patience
+    def __init__(self, connection: socket.socket, patience: float | None = None, most: int = 0) -> None:
+        self._connection, self._patience, self._most = connection, patience, most
         self._until: float | None = None
         self._left = 0  # bytes of arrays of the message that came last
+        self.received = 0  # bytes of all messages
 
     def send(self, message: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Send a message."""
@@ -59,8 +62,9 @@ class Wire:
         if self._left:
             raise WireError(f"{self._left} bytes of a message were not asked for")
         name, length, self._left = _HEADER.unpack(self._filled(bytearray(_HEADER.size)))
-        if name != _NAME or length > _MOST_JSON:
+        if name != _NAME or length > _MOST_JSON or self._left > self._most:
             raise WireError("it is no message")
+        self.received += length + self._left
         try:
             message = json.loads(self._filled(bytearray(length)))
         except (ValueError, RecursionError) as error:

@@ -108,6 +108,11 @@ class Appender:
         """The columns that `write_columns` takes."""
         return dict(self._derived)
 
+    @property
+    def ever(self) -> tuple[int, ...]:
+        """How many steps of each environment an earlier run has written."""
+        return tuple(self._ever)
+
     def count(self, env: int = 0) -> int:
         """Return how many steps of an environment were appended, or passed over, so far."""
         return int(self._passed[env])

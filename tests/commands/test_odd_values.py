@@ -144,10 +144,15 @@ def made_source(name: str, store: Path, tmp_path: Path) -> Path:
 
 def test_a_wrong_option_is_not_called_damage_of_the_file(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = made_source("ogbench", store, tmp_path)
-    assert main(["import", "ogbench", str(source), str(tmp_path / "new"), "--option", "max_ratio=0"]) == 2
-    err = capsys.readouterr().err
-    assert "max_ratio must be" in err
-    assert "damaged" not in err
+    for given, said in (
+        (["--max-ratio", "0"], "max-ratio must be"),
+        (["--option", "max_ratio=3"], "max_ratio is no option of a format"),
+        (["--option", "options=3"], "ogbench has no option 'options'"),
+    ):
+        assert main(["import", "ogbench", str(source), str(tmp_path / "new"), *given]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert "damaged" not in err
 
 
 def test_an_episodes_number_of_thousands_of_digits_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
     """Copy a store, with interruptions between any two additions to it, blocks of it being a few rows."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(1, 20)) * 1300)
-        patched.setattr("diskbuffer.formats.filling.MOST_ROWS", int(random.integers(1, 40)))
+        patched.setattr("diskbuffer.formats.blocks.MOST_ROWS", int(random.integers(1, 40)))
         left = 0
 
         def counted(function: Any) -> Any:

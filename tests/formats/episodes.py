@@ -63,11 +63,12 @@ def some(n: int, seed: int = 0, columns: Mapping[str, db.Column] = COLUMNS, long
 
 def store_of(path: Path, episodes: list[EpisodeData], columns: Mapping[str, db.Column] = COLUMNS, **options: Any) -> Path:
     """Write a store of episodes."""
+    from diskbuffer.formats.blocks import Wanted, blocks
     from diskbuffer.formats.filling import fill
     from diskbuffer.plugin import Appender
 
     with Appender(path, columns=columns, **options) as appender:
-        fill(appender, episodes, lambda _: None)
+        fill(appender, blocks(episodes, Wanted.by(appender)), lambda _: None)
     return path
 
 

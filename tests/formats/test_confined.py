@@ -96,7 +96,7 @@ def do(does, where):
                 self._connection.sendall(wire._HEADER.pack(b"dbuf", 2**20, 0) + b"[" * 2**20)
             elif lie == "a list":
                 self._connection.sendall(wire._HEADER.pack(b"dbuf", 2, 0) + b"[]")
-            elif "rows" in lie and not message.get("rows"):
+            elif "arrays" not in lie and "object" not in lie and "error" not in lie and not message.get("blocks"):
                 send(self, message, arrays)
             elif lie == "short rows":
                 send(self, message, [array[:1] for array in arrays])
@@ -104,15 +104,19 @@ def do(does, where):
                 send(self, message, [*arrays, np.zeros(100)])
             elif lie.endswith("rows"):
                 rows = {"large": {"obs": 2**40}, "negative": {"obs": -3}, "odd": {"obs": "x"}, "other": {"x": 1}}
-                send(self, {**message, "rows": rows[lie[:-5]]}, arrays)
+                send(self, {**message, "blocks": [["steps", {"stream": 0}, rows[lie[:-5]]]]}, arrays)
             elif lie == "a stream":
-                send(self, {**message, "facts": {**message["facts"], "stream": 7}}, arrays)
+                send(self, {**message, "blocks": [["end", {"stream": 7}, {}]]})
             elif lie == "no facts":
-                send(self, {**message, "facts": 7}, arrays)
+                send(self, {**message, "blocks": [["end", 7, {}]]})
             elif lie == "other facts":
-                send(self, {**message, "facts": {"stream": 0, "tag": {}, "values": 3, "present": "x"}}, arrays)
+                send(self, {**message, "blocks": [["episode", {"stream": 0, "tag": {}, "values": 3, "present": "x"}, {}]]})
             elif lie == "a kind":
-                send(self, {**message, "kind": ["end"]}, arrays)
+                send(self, {**message, "blocks": [[["end"], {"stream": 0}, {}]]})
+            elif lie == "two":
+                send(self, {**message, "blocks": [["end", {"stream": 0}]]})
+            elif lie == "much":
+                self._connection.sendall(wire._HEADER.pack(b"dbuf", 2, 2**40) + b"{}")
             elif lie == "an error":
                 send(self, {"error": "SystemExit", "what": "x", "option": "", "warnings": []})
             elif lie == "another error":
@@ -147,7 +151,7 @@ def read(file: Path, does: str, memory: int = confined.MEMORY, ratio: int = 1000
     """Return what a process reads of a file that does something."""
     file.write_text(does)
     with closing(ConfinedSource("odd", file, options, memory, file.stat().st_size, ratio)) as source:
-        wanted = Wanted(source.contents.columns, {}, [0] * source.contents.n_envs)
+        wanted = Wanted(source.contents.columns, {}, [0] * source.contents.n_envs, source.contents.frame_stack)
         return source.contents, list(source.blocks(wanted))
 
 
@@ -192,7 +196,7 @@ def test_what_takes_for_ever_is_an_error(odd: Path, where: str, monkeypatch: pyt
     [
         *("noise", "no JSON", "long JSON", "deep JSON", "a list", "short rows", "long rows", "large rows", "negative rows"),
         *("odd rows", "other rows", "a stream", "no facts", "other facts", "a kind", "an error", "another error"),
-        *("large arrays", "an object"),
+        *("large arrays", "an object", "two", "much"),
     ],
 )
 def test_a_process_that_lies_is_an_error(odd: Path, lie: str) -> None:
@@ -209,7 +213,7 @@ def test_more_than_a_file_can_hold_is_refused(odd: Path, monkeypatch: pytest.Mon
 
 
 def test_a_row_that_no_memory_holds_is_refused(odd: Path) -> None:
-    with pytest.raises(SourceError, match="a row has 400 MB, of at most 268 MB"):
+    with pytest.raises(SourceError, match="a step has 400 MB, of at most 268 MB"):
         read(odd, "well", size=10**8, ratio=10**9)
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.commands.cli import main
 from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, registry
+from diskbuffer.formats.blocks import Opened, Wanted, blocks
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.plugin import Appender
@@ -52,8 +53,14 @@ class Written:
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[Format], None]:
     def put(given: Format) -> None:
+        def opened(name: str, path: Path, options: dict[str, Any], *limits: int) -> Opened:
+            """Stand in for a process, which has only what is installed."""
+            assert given.read is not None
+            return Opened(given.read(path, **options))
+
         monkeypatch.setattr(registry, "find", lambda name: given)
         monkeypatch.setattr("diskbuffer.formats.importing.find", lambda name: given)
+        monkeypatch.setattr("diskbuffer.formats.importing.ConfinedSource", opened)
         monkeypatch.setattr("diskbuffer.formats.exporting.find", lambda name: given)
 
     return put
@@ -87,7 +94,7 @@ def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
                     raise KeyboardInterrupt
 
             with contextlib.suppress(KeyboardInterrupt), Appender(path, columns=made.COLUMNS, n_envs=streams) as appender:
-                fill(appender, episodes, told)
+                fill(appender, blocks(episodes, Wanted.by(appender)), told)
     found = made.read(path)
     for stream in range(streams):
         mine = [one for one in found if one["stream"] == stream]

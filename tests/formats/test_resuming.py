@@ -278,7 +278,7 @@ def test_a_copy_that_was_stopped_has_derived_columns_as_they_are_now(tmp_path_fa
     store_of(path / "store", random)
     options: dict[str, Any] = {"where": "length > 0", "progress": False}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("diskbuffer.formats.filling.MOST_ROWS", 7)
+        patched.setattr("diskbuffer.formats.blocks.MOST_ROWS", 7)
         for _ in range(2):
             stopped = [(db.ReplayBuffer, "extend", 12), (Columns, "write", 6)][int(random.integers(2))]
             with stopping(random, *stopped):

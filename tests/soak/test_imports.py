@@ -16,7 +16,7 @@ from soak.workers import Pool
 
 @pytest.mark.nightly
 def test_hostile_data_sets_are_refused_or_imported_as_they_are(tmp_path: Path) -> None:
-    with Pool("soak.imports", tmp_path, 1) as pool:
+    with Pool("soak.imports", tmp_path, 1, 60.0) as pool:
         row = imports.run_all(pool, 30 * len(KINDS), 0)
     assert (row.done, row.broken) == (30 * len(KINDS), 0), str(row)
 

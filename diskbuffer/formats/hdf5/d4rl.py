@@ -197,7 +197,6 @@ def _single(node: Node) -> Any:
         with node.file.errors(node.name):
             return np.ravel(dataset[()])[0].item()
     with node.file.errors(node.name):
-        node.check_chunks()
         value = np.ravel(dataset[()])[0]
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         return text if isinstance(text, str) and len(text) <= _MOST_TEXT else None

@@ -1,4 +1,4 @@
-"""Untrusted HDF5 files: opened so that nothing outside of them is read, and nothing larger than what is in them.
+"""Untrusted HDF5 files: opened so that nothing outside of them is read, and nothing that is not in them.
 
 HDF5 lets a file name other files (external links, external storage, virtual datasets), which h5py would open, and declare
 arrays of any size of which nothing is stored, which read as zeros. None of that is followed here.
@@ -22,13 +22,6 @@ from diskbuffer import Column
 from diskbuffer.errors import DiskBufferError, SchemaError, SourceError
 from diskbuffer.plugin import counted, require
 
-MOST_CHUNK = 256 * 1024**2  # bytes of a chunk, uncompressed: all of it is in memory when some of it is read
-MOST_INFLATED = 256 * 1024**2  # bytes that HDF5 may make of a compressed chunk, whatever its array says of it
-_DEFLATE = 1  # filters by their numbers
-_NO_COMPRESSORS = (2, 3, 5, 6)  # of bytes' order, a checksum, bits: none makes more than it gets
-_MOST_RATIO = 1032  # of deflate, at best
-MOST_ATTRIBUTE = 16 * 1024**2
-MOST_LEVELS = 32  # of groups within groups
 MOST_NODES = 10_000  # in one group, in all levels together: what of an episode is looked at
 
 # What h5py raises of a file that is damaged, depending on where in it.
@@ -60,7 +53,6 @@ class Hdf5File:
         with self.errors("the file"):
             self._file = self.h5py.File(path, "r", locking=False)
         self.bytes = os.path.getsize(path)
-        self.inflated: set[str] = set()  # arrays whose chunks are known not to inflate to more than they should
 
     @property
     def root(self) -> Node:
@@ -114,8 +106,6 @@ class Node:
         """Return what has a name in a group; None where there is nothing. A SourceError where it is a link."""
         h5py = self.file.h5py
         path = f"{self.name}/{name}"
-        if path.count("/") > MOST_LEVELS:
-            raise SourceError(f"{self.file.path}: groups are nested in more than {MOST_LEVELS} levels at {path[:200]}")
         with self.file.errors(path):
             if not self.is_group or "/" in name or name not in self.handle:
                 link = self.handle.get(name, getlink=True) if self.is_group and "/" not in name else None
@@ -168,30 +158,6 @@ class Node:
                 elif inner.is_array:
                     yield (*keys, name), inner
 
-    def check_chunks(self) -> None:
-        """Raise a SourceError where a chunk of an array inflates to more than it should.
-
-        HDF5 inflates all of it, and takes what it needs. Only chunks that could become large are inflated here, too, once.
-        """
-        if self.name in self.file.inflated or not self.handle.chunks:
-            return
-        array, properties = self.handle.id, self.handle.id.get_create_plist()
-        filters = [properties.get_filter(n)[0] for n in range(properties.get_nfilters())]
-        fits = True
-        if _DEFLATE in filters:
-            fits = sum(number not in _NO_COMPRESSORS for number in filters) == 1  # else it is compressed twice
-            large: list[Any] = []
-            array.chunk_iter(lambda one: large.append(one.chunk_offset) if one.size > MOST_INFLATED // _MOST_RATIO else None)
-            raw = math.prod(self.handle.chunks) * self.handle.dtype.itemsize + 4  # of a checksum
-            for offset in large if fits else ():
-                skipped, data = array.read_direct_chunk(offset)
-                fits = fits and (bool(skipped) or len(zlib.decompressobj().decompress(data, raw + 1)) <= raw)
-        if not fits:
-            raise SourceError(
-                f"{self.file.path}: {self.name} has a chunk that is made to fill the memory when it is decompressed"
-            )
-        self.file.inflated.add(self.name)
-
     def attributes(self) -> list[str]:
         """Return the names of attributes."""
         with self.file.errors(f"attributes of {self.name or '/'}"):
@@ -202,9 +168,6 @@ class Node:
         with self.file.errors(f"attribute {name!r} of {self.name or '/'}"):
             if name not in self.handle.attrs:
                 return None
-            size = self.handle.attrs.get_id(name).get_storage_size()
-            if size > MOST_ATTRIBUTE:
-                raise SourceError(f"{self.file.path}: attribute {name!r} of {self.name} has {counted(size, 'byte')}")
             value = self.handle.attrs[name]
             if isinstance(value, bytes):
                 return value.decode(errors="replace")
@@ -250,15 +213,12 @@ class Hdf5Rows:
         if not declared or dataset.shape is None:
             return
         if dataset.chunks:
-            if math.prod(dataset.chunks) * self.dtype.itemsize > MOST_CHUNK:
-                raise refuse(f"has chunks of {list(dataset.chunks)}, of more than {MOST_CHUNK // 1024**2} MiB")
             expected = math.prod(-(-n // chunk) for n, chunk in zip(self.shape, dataset.chunks, strict=True))
             allocated = dataset.id.get_num_chunks() if dataset.id.get_storage_size() else 0
             if allocated < expected:
                 raise refuse(
                     f"has the shape {list(self.shape)}, and {allocated} of the {counted(expected, 'chunk')} that this takes"
                 )
-            self.node.check_chunks()
         else:
             stored = dataset.id.get_storage_size()
             if stored < declared or stored > self.node.file.bytes:

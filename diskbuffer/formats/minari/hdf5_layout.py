@@ -116,8 +116,6 @@ class _Lengths:
             raise SourceError(
                 f"{node.file.path}: {node.name} has {node.handle.shape[0]} rows, and {stored} bytes of them are there"
             )
-        with node.file.errors(node.name):
-            node.check_chunks()
         self._node = node
         self.shape: tuple[int, ...] = tuple(node.handle.shape)
         self.dtype = np.dtype(object)

@@ -27,14 +27,14 @@ def files_of(path: Path) -> list[Path]:
 class FileSchema:
     """What all files should have, by the first of them."""
 
-    def __init__(self, first: Path, ratio: int) -> None:
-        self._first, self._ratio = first, ratio
-        self.arrays: Mapping[str, ZippedRows] = npz_arrays(first, ratio)
+    def __init__(self, first: Path) -> None:
+        self._first = first
+        self.arrays: Mapping[str, ZippedRows] = npz_arrays(first)
         self._known = _kinds(self.arrays)
 
     def open(self, path: Path) -> dict[str, ZippedRows]:
         """Return a file's arrays; a SourceError where they are others."""
-        arrays = npz_arrays(path, self._ratio)
+        arrays = npz_arrays(path)
         kinds = _kinds(arrays)
         for name in self._known | kinds:
             if self._known.get(name) != kinds.get(name):

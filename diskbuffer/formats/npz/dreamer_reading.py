@@ -17,7 +17,6 @@ from diskbuffer.formats.npz.dreamer_keys import FLAGS, described_keys, found_key
 from diskbuffer.formats.npz.dreamer_names import Chunk, chains, number_of, version_of
 from diskbuffer.formats.npz.reading import ZippedRows
 from diskbuffer.formats.rows import Joined, RowRange
-from diskbuffer.formats.untrusted import RATIO
 from diskbuffer.plugin import Contents, EpisodeData, Rows, is_observation
 
 
@@ -35,19 +34,15 @@ class DreamerSource:
         3 or 2; by default, as the names of the files tell.
     actions : str or collection of str
         Names of arrays that are actions, beside "action", "action/..." and "act_...".
-    max_ratio : int
-        How many times a file's size its arrays may have.
     """
 
-    def __init__(
-        self, path: Path, *, version: int | None = None, actions: str | Collection[str] = (), max_ratio: int = RATIO
-    ) -> None:
+    def __init__(self, path: Path, *, version: int | None = None, actions: str | Collection[str] = ()) -> None:
         self._path, self._files = path, files_of(path)
         description = read_description(path)
         self._version = version_of(self._files, description.get("dreamer", version) if description else version)
         self._chains = chains(self._files) if self._version == 3 else []
         first = self._chains[0][0].path if self._chains else self._files[0]
-        self._schema = FileSchema(first, max_ratio)
+        self._schema = FileSchema(first)
         contents = None if description is None else described(description, path)
         arrays = self._schema.arrays
         if contents is None or description is None:

@@ -14,7 +14,6 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.directory import FileSchema, files_of
 from diskbuffer.formats.rows import RowRange, Shaped, column_of
-from diskbuffer.formats.untrusted import RATIO
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows, integer
 
 _NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
@@ -35,13 +34,11 @@ class DrQv2Source:
     frame_stack : int
         How many frames are stacked along the observation's first axis. Then single frames are stored, and a stack that does not
         go on where the one before it was is a SourceError. By default, observations are stored as they are.
-    max_ratio : int
-        How many times a file's size its arrays may have.
     """
 
-    def __init__(self, path: Path, *, frame_stack: int = 1, max_ratio: int = RATIO) -> None:
+    def __init__(self, path: Path, *, frame_stack: int = 1) -> None:
         self._files = sorted(files_of(path), key=_order)
-        self._schema = FileSchema(self._files[0], max_ratio)
+        self._schema = FileSchema(self._files[0])
         arrays = self._schema.arrays
         missing = [name for name in _NAMED if name not in arrays]
         if missing:

@@ -13,7 +13,6 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.reading import npz_arrays
 from diskbuffer.formats.rows import RowRange, Shaped, column_of
-from diskbuffer.formats.untrusted import RATIO
 from diskbuffer.plugin import Contents, EpisodeData, Format, Rows
 
 _NAMED = {"observations": "obs", "actions": "action", "rewards": "reward"}
@@ -30,14 +29,12 @@ class OGBenchSource:
     ----------
     path : pathlib.Path
         The file.
-    max_ratio : int
-        How many times the file's size its arrays may have.
     """
 
-    def __init__(self, path: Path, *, max_ratio: int = RATIO) -> None:
+    def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise SourceError(f"there is no file {path}; a data set of OGBench is a file, NAME.npz, and NAME-val.npz is another")
-        self._path, self._arrays = path, npz_arrays(path, max_ratio)
+        self._path, self._arrays = path, npz_arrays(path)
         arrays = self._arrays
         missing = [name for name in ("observations", "actions", "terminals") if name not in arrays]
         if missing:

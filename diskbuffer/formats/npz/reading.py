@@ -20,34 +20,30 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.rows import rows_at_a_time, without_nan
-from diskbuffer.formats.untrusted import RATIO, damaged, refuse_bombs
+from diskbuffer.formats.untrusted import damaged
 
 _LARGEST_BY_COLUMNS = 256 * 1024**2  # bytes of an array that can only be read whole
 _LONGEST_HEADER = 10_000
 _PIECE = 1024**2
 
 
-def npz_arrays(path: Path, ratio: int = RATIO) -> dict[str, ZippedRows]:
+def npz_arrays(path: Path) -> dict[str, ZippedRows]:
     """Return the arrays of a file, by name, of which only the headers were read.
 
     Parameters
     ----------
     path : pathlib.Path
         Of the file.
-    ratio : int
-        How many times the file's size its arrays may have, where they have more than 256 MiB.
 
     Raises
     ------
     SourceError
-        It is no such file, is damaged, has pickles, or is a zip bomb.
+        It is no such file, is damaged, or has pickles.
     """
     with damaged(path, "an .npz file"), zipfile.ZipFile(path) as file:
-        size = os.stat(path).st_size
         members = file.infolist()
-        if sum(member.compress_size for member in members) > size:
+        if sum(member.compress_size for member in members) > os.stat(path).st_size:
             raise SourceError(f"{path} is damaged, or made to do harm: its members overlap")
-        refuse_bombs(path, size, sum(member.file_size for member in members), ratio)
         arrays: dict[str, ZippedRows] = {}
         for member in members:
             name = member.filename.removesuffix(".npy")

@@ -16,7 +16,6 @@ from diskbuffer.formats.described import NAME, described
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import RowRange, column_of
-from diskbuffer.formats.untrusted import RATIO, refuse_bombs
 from diskbuffer.formats.zarr2.arrays import ZarrRows
 from diskbuffer.formats.zarr2.files import GroupFiles
 from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Rows, escape_key, format_option
@@ -43,8 +42,6 @@ class ZarrSource:
         Arrays that are neither, and become columns of steps.
     umi : bool
         Whether actions are made of poses where there are none, as UMI does.
-    max_ratio : int
-        How many times the size of its files the arrays may have.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class ZarrSource:
         obs: str | Collection[str] | None = None,
         steps: str | Collection[str] = (),
         umi: bool = False,
-        max_ratio: int = RATIO,
     ) -> None:
         self._path, self._files = path, GroupFiles(path)
         names = [name for name in self._files.arrays if name.count("/") == 1 and name.startswith("data/")]
@@ -63,7 +59,6 @@ class ZarrSource:
             raise SourceError(f"{path} should have arrays data/... and {ENDS}, and has {', '.join(self._files.arrays) or 'none'}")
         self._arrays = {name.removeprefix("data/"): ZarrRows(self._files, name) for name in names}
         ends = ZarrRows(self._files, ENDS)
-        refuse_bombs(path, self._files.size, ends.nbytes + sum(rows.nbytes for rows in self._arrays.values()), max_ratio)
         if sum(rows.kept for rows in self._arrays.values()) > _MOST_KEPT:
             raise SourceError(f"{path}: the chunks of one row take more than {_MOST_KEPT:,} bytes; save it in smaller ones")
         self._ends = _checked(ends, path)
