@@ -39,7 +39,7 @@ class Case:
 
 CASES = {
     "lerobot": Case("LeRobot, lossless video", final=False, options={"allow_loss": ["final_obs"]}),
-    "minari": Case("Minari, HDF5"),
+    "minari": Case("Minari"),
     "dreamer": Case("Dreamer, npz"),
     "diffusion_policy": Case("diffusion_policy, Zarr v2", final=False, options={"allow_loss": ["final_obs"]}),
     "tensordict": Case("TensorDict"),

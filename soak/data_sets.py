@@ -162,6 +162,10 @@ def _leaves(path: str, group: Any) -> Iterator[tuple[str, Array]]:
 # Minari, by h5py and pyarrow
 
 
+def _by_minari(layout: str, directory: Path) -> None:
+    importlib.import_module("tests.formats.test_minari").given_set(directory / "set", layout)
+
+
 def _read_minari(path: Path) -> Columns:
     return _read_groups("episode_", path / "data" / "main_data.hdf5")
 
@@ -408,8 +412,8 @@ KINDS: dict[str, Kind] = {
     "libero": Kind("libero", _by_tests("libero", "set"), partial(_read_groups, "demo_"), "set"),
     "maniskill": Kind("maniskill", _by_tests("maniskill", "data.h5"), partial(_read_groups, "traj_"), "data.h5"),
     "minari, HDF5": Kind("minari", _exported("minari"), _read_minari, "exported"),
-    "minari, Arrow": Kind("minari", _exported("minari", data_format="arrow"), _read_minari_tables, "exported"),
-    "minari, Parquet": Kind("minari", _exported("minari", data_format="parquet"), _read_minari_tables, "exported"),
+    "minari, Arrow": Kind("minari", partial(_by_minari, "arrow"), _read_minari_tables, "set"),
+    "minari, Parquet": Kind("minari", partial(_by_minari, "parquet"), _read_minari_tables, "set"),
     "diffusion_policy": Kind("diffusion_policy", _make_diffusion_policy, _read_zarr, "data.zarr"),
     "diffusion_policy, zip": Kind("diffusion_policy", _zip_of(_make_diffusion_policy), _read_zarr, "data.zarr.zip"),
     "umi": Kind("umi", _exported("umi", zip=False, foreign=_without(".zattrs")), _read_zarr, "exported"),

@@ -151,7 +151,9 @@ class ConfinedSource:
             return SourceError(f"{self._path}: {self._too_much()}")
         known = getattr(errors, kind, None) if kind in errors.__all__ else None
         if known is None:
-            return SourceError(f"{self._path} is damaged, or cannot be read: {what}")
+            unknown = SourceError(f"{self._path} is damaged, or cannot be read: {what}")
+            unknown.add_note(str(message.get("trace")))
+            return unknown
         error: DiskBufferError = known(what, option=str(message["option"])) if message["option"] else known(what)
         return error
 

@@ -5,18 +5,16 @@ With it an import makes the store again: columns by their paths and dtypes, envi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SchemaError, SourceError
-from diskbuffer.formats.json_files import write_json
+from diskbuffer.formats.json_files import read_json, write_json
 from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Schema
 
 NAME = "diskbuffer"  # of the attribute, or of the file before ".json"
-_LARGEST = 1024**2
 
 
 def describe(contents: Contents, **more: Any) -> dict[str, Any]:
@@ -60,23 +58,10 @@ def described(description: Any, where: Path) -> Contents:
 
 def read_description(directory: Path) -> dict[str, Any] | None:
     """Return what is in the file ``diskbuffer.json`` of a directory; None where there is none."""
-    path = directory / f"{NAME}.json"
     try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST + 1)
+        return read_json(directory / f"{NAME}.json")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
-    try:
-        if len(text) > _LARGEST:
-            raise SourceError(f"{path} is larger than 1 MiB, and cannot be what diskbuffer wrote")
-        description = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is damaged: {error}") from error
-    if not isinstance(description, dict):
-        raise SourceError(f"{path} is damaged: it should be an object, and is {type(description).__name__}")
-    return description
 
 
 def write_description(directory: Path, description: Mapping[str, Any]) -> None:

@@ -1,12 +1,25 @@
-"""Files of JSON, which are whole whenever they are there."""
+"""Files of JSON objects: read from anyone, and written so that they are whole whenever they are there."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+from diskbuffer.errors import SourceError
 from diskbuffer.formats import strict_json
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file of JSON; a SourceError where there is something else, and what `open` raises."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is damaged: it is no JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path} is damaged: expected an object, found {type(content).__name__}")
+    return content
 
 
 def write_json(path: Path, value: Any, **style: Any) -> None:

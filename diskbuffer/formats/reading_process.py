@@ -144,5 +144,5 @@ def _told(error: Exception) -> dict[str, Any]:
     """Return an error as JSON."""
     if isinstance(error, DiskBufferError):
         return {"error": type(error).__name__, "what": str(error)[:10_000], "option": error.option}
-    kind, what = "MemoryError" if isinstance(error, MemoryError) else "", "".join(traceback.format_exception(error))
-    return {"error": kind, "what": what[-10_000:], "option": ""}
+    what, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    return {"error": "MemoryError" if isinstance(error, MemoryError) else "", "what": what[:10_000], "trace": trace[-10_000:]}

@@ -106,7 +106,7 @@ def test_options_of_exports(store: Path, tmp_path: Path, capsys: pytest.CaptureF
     known = [
         ("lerobot", "fps", "1e400"),
         ("lerobot", "fps", "NaN"),
-        ("minari", "data_format", "[]"),
+        ("minari", "compression", "[]"),
         ("video", "fps", "[" * 3000),
     ]
     for name, option, odd in [*known, *some(lines, 15, 0)]:

@@ -60,9 +60,7 @@ def test_what_is_killed_goes_on(tmp_path: Path, case: str) -> None:
 
 
 EVERY = CASES | {
-    "minari, hdf5": ("minari", {"data_format": "hdf5"}, 1, []),
-    "minari, arrow": ("minari", {"data_format": "arrow"}, 1, []),
-    "minari, parquet": ("minari", {"data_format": "parquet"}, 1, []),
+    "minari": ("minari", {}, 1, []),
     "lerobot": ("lerobot", {}, 1, ["final_obs"]),
     "webdataset": ("webdataset", {"shard_mb": 1}, 1, []),
     "video": ("video", {}, 1, ["pictures", "columns"]),

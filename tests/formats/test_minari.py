@@ -14,7 +14,6 @@ from typing import Any
 import gymnasium as gym
 import h5py
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,18 +168,18 @@ def assert_same_data(path: Path, other: Path) -> None:
 
 
 @pytest.mark.nightly
-@given(data=st.data(), layout=st.sampled_from(LAYOUTS), to=st.sampled_from(LAYOUTS), seed=st.integers(0, 10**6))
+@given(data=st.data(), layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 10**6))
 @examples(8, 40)
 def test_what_minari_writes_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: str, to: str, seed: int
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: str, seed: int
 ) -> None:
     observations, actions = data.draw(spaces()), data.draw(spaces(1))
-    infos = data.draw(st.sampled_from([-1, 0, 1] if layout == to == "hdf5" else [-1, 1]))
+    infos = data.draw(st.sampled_from([-1, 0, 1] if layout == "hdf5" else [-1, 1]))
     path = tmp_path_factory.mktemp("minari")
-    episodes = buffers(observations, actions, seed, infos, nested=(layout == "hdf5") == (to == "hdf5"))
+    episodes = buffers(observations, actions, seed, infos, nested=layout == "hdf5")
     written = write(path / "given", episodes, observations, actions, layout)
     store = import_("minari", written, path / "store", progress=False)
-    out = export("minari", store, path / "out", data_format=to, progress=False)
+    out = export("minari", store, path / "out", progress=False)
     assert_same_data(written, out)
     again = import_("minari", out, path / "again", progress=False)
     made.assert_same(made.read(again), made.read(store))
@@ -191,11 +190,9 @@ def test_what_minari_writes_comes_back_as_it_was(
     assert one == other
 
 
-@given(seed=st.integers(0, 10**6), layout=st.sampled_from(LAYOUTS), streams=st.integers(1, 3))
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 3))
 @examples(1, 20)
-def test_what_a_store_holds_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, layout: str, streams: int
-) -> None:
+def test_what_a_store_holds_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, seed: int, streams: int) -> None:
     path, random = tmp_path_factory.mktemp("stores"), np.random.default_rng(seed)
     columns = dict(made.COLUMNS) | {
         "log_prob": db.Column((), "float32", allow_nan=True),
@@ -216,7 +213,7 @@ def test_what_a_store_holds_comes_back_as_it_was(
     ]
     episodes[0].columns["log_prob"][:] = np.nan  # type: ignore[index]
     store = made.store_of(path / "store", episodes, columns, n_envs=streams, metadata={"mine": [1, 2]})
-    out = export("minari", store, path / "out", data_format=layout, progress=False)
+    out = export("minari", store, path / "out", progress=False)
     found = minari.MinariDataset(out / "data")
     read = made.read(store)
     for one, two in zip(found, read, strict=True):
@@ -241,7 +238,7 @@ def test_pictures_that_minari_wrote_as_jpeg_are_as_minari_reads_them(tmp_path: P
     actions = gym.spaces.Discrete(3)
     written = write(tmp_path / "given", buffers(observations, actions, 5, -1), observations, actions, layout, jpeg=True)
     store = import_("minari", written, tmp_path / "store", progress=False)
-    assert_same_data(written, export("minari", store, tmp_path / "out", data_format=layout, progress=False))
+    assert_same_data(written, export("minari", store, tmp_path / "out", progress=False))
 
 
 @pytest.fixture
@@ -382,22 +379,6 @@ def test_hostile_hdf5_is_refused(tmp_path: Path, harm: Any) -> None:
         import_("minari", path, tmp_path / "store", progress=False)
 
 
-@pytest.mark.nightly
-def test_a_bomb_in_arrow_is_refused_before_it_is_decompressed(tmp_path: Path) -> None:
-    path = given_set(tmp_path / "given", "arrow")
-    zeros = pa.py_buffer(np.zeros(2**28, np.uint8))
-    batch = pa.RecordBatch.from_arrays(
-        [pa.Array.from_buffers(pa.uint8(), len(zeros), [None, zeros]) for _ in range(9)], names=[f"c{n}" for n in range(9)]
-    )
-    with pa.ipc.new_file(
-        path / "data" / "0" / "part-0.arrow", batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
-    ) as out:
-        out.write_batch(batch)
-    assert (path / "data" / "0" / "part-0.arrow").stat().st_size < 2**20
-    with pytest.raises(db.errors.SourceError, match="decompressed"):
-        import_("minari", path, tmp_path / "store", progress=False)
-
-
 def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
     observations = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,)), "mission": gym.spaces.Text(9)})
     episode = EpisodeBuffer(
@@ -442,7 +423,6 @@ def test_an_observation_that_is_missing_after_the_last_step_is_named(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"data_format": "csv"}, "data_format"),
         ({"compression": "lz4"}, "compression"),
         ({"dataset_id": "no version"}, "dataset_id"),
     ],
@@ -468,10 +448,9 @@ def test_complex_numbers_are_a_loss_with_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("layout", ["arrow", "hdf5"])
-def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path, layout: str) -> None:
+def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path) -> None:
     store = made.store_of(tmp_path / "store", made.some(20))
-    interrupted.kill_and_go_on("export", "minari", store, tmp_path / "out", 9, data_format=layout)
+    interrupted.kill_and_go_on("export", "minari", store, tmp_path / "out", 9)
     interrupted.kill_and_go_on("import", "minari", tmp_path / "out", tmp_path / "again", 9)
     made.assert_same(made.read(tmp_path / "again"), made.read(store))
     assert len(minari.MinariDataset(tmp_path / "out" / "data")) == 20
@@ -483,23 +462,22 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 from diskbuffer.formats import export
 try:
-    export("minari", {store!r}, {out!r}, data_format={layout!r}, compression="none", progress=False)
+    export("minari", {store!r}, {out!r}, compression="none", progress=False)
 except OSError as error:
     print("OSError", error)
 """
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_where_there_is_no_room_nothing_is_left_at_the_target(tmp_path: Path, layout: str) -> None:
+def test_where_there_is_no_room_nothing_is_left_at_the_target(tmp_path: Path) -> None:
     """Files that may not grow stand for a disk that is full: the error is of another number, and comes from the same calls."""
     store = made.store_of(tmp_path / "store", made.some(4, longest=300, seed=1))
     out = tmp_path / "out"
-    code = FULL.format(store=str(store), out=str(out), layout=layout)
+    code = FULL.format(store=str(store), out=str(out))
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("OSError"), found
     assert not out.exists()
-    export("minari", store, out, data_format=layout, compression="none", progress=False)
+    export("minari", store, out, compression="none", progress=False)
     assert len(minari.MinariDataset(out / "data")) == 4
 
 

@@ -40,24 +40,14 @@ def store(tmp_path: Path) -> Path:
     return made.store_of(tmp_path / "store", episodes, COLUMNS, metadata={"a": 1.5})
 
 
-EXPORTS: dict[str, dict[str, Any]] = {
-    "video": {},
-    "webdataset": {},
-    "lerobot": {},
-    "minari, hdf5": {},
-    "minari, arrow": {"data_format": "arrow"},
-    "tensordict": {},
-    "dreamer": {},
-    "diffusion_policy": {},
-}
+EXPORTS = ("video", "webdataset", "lerobot", "minari", "tensordict", "dreamer", "diffusion_policy")
 
 
 @pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("name", EXPORTS)
 def test_exports_write_strict_json(name: str, store: Path, tmp_path: Path) -> None:
-    out, format = tmp_path / "out", name.split(",")[0]
-    export(format, store, out, allow_loss=["pictures", "columns", "final_obs"], progress=False, **EXPORTS[name])
+    out = export(name, store, tmp_path / "out", allow_loss=["pictures", "columns", "final_obs"], progress=False)
     files = [file for file in out.rglob("*") if file.suffix == ".json" or file.name in (".zattrs", ".zarray", ".zgroup")]
     for file in files:
         strictly(file.read_bytes())
@@ -66,7 +56,7 @@ def test_exports_write_strict_json(name: str, store: Path, tmp_path: Path) -> No
             for member in tar.getmembers():
                 if member.name.endswith(".json"):
                     strictly(tar.extractfile(member).read())  # type: ignore[union-attr]
-    assert files or format == "webdataset"
+    assert files or name == "webdataset"
 
 
 @pytest.mark.nightly

@@ -5,7 +5,6 @@ Published at https://maniskill.readthedocs.io, "Datasets: Format"; written by ``
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,15 @@ import numpy as np
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.hdf5.files import Hdf5File
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySource, arrays_in, last_of, not_read, numbered
+from diskbuffer.formats.json_files import read_json
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Repeated
 from diskbuffer.formats.untrusted import is_file_beside
-from diskbuffer.plugin import Format, Rows, Source, counted
+from diskbuffer.plugin import Format, Rows, Source
 
 SEED = "episode/seed"
 _STATES = "env_states"
-_MOST_JSON = 256 * 1024**2
 _NAMED = {"actions": "action", "rewards": "reward", "terminated": f"{FLAGS}terminated", "truncated": f"{FLAGS}truncated"}
 _DERIVED = {"episode_id", "episode_seed", "elapsed_steps", "success", "fail"}  # which arrays and the seed's column tell
 
@@ -95,13 +94,8 @@ def _sidecar(path: Path) -> dict[str, Any]:
     """Return what the file beside says; nothing where there is none."""
     if not is_file_beside(path.parent, path.name):
         return {}
-    try:
-        if path.stat().st_size > _MOST_JSON:
-            raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {_MOST_JSON} is the most that is read")
-        sidecar = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is no JSON: {error}") from error
-    if not isinstance(sidecar, dict) or not isinstance(sidecar.get("episodes", []), list):
+    sidecar = read_json(path)
+    if not isinstance(sidecar.get("episodes", []), list):
         raise SourceError(f"{path} is not what ManiSkill writes: expected an object with a list of episodes")
     return sidecar
 

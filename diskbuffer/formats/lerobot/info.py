@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from diskbuffer.errors import SourceError
+from diskbuffer.formats.json_files import read_json
 
 INFO = "meta/info.json"
 STATISTICS = "meta/stats.json"
@@ -23,7 +23,6 @@ EPISODES_PATH = f"{EPISODES}/{_PLACE}.parquet"
 DATA_PATH = f"{DATA}/{_PLACE}.parquet"
 VIDEO_PATH = f"videos/{{video_key}}/{_PLACE}.mp4"
 OWN = "diskbuffer"  # the key of what we need to restore a store
-_MOST_BYTES = 16 * 1024**2
 _MOST_FPS = 1_000_000
 
 
@@ -76,8 +75,6 @@ def read_info(root: Path) -> Info:
         raise SourceError(f"{root} is no data set of LeRobot: expected {INFO} in it, found none") from None
     except NotADirectoryError:
         raise SourceError(f"{root} is no data set of LeRobot: expected a directory, found a file") from None
-    if not isinstance(info, dict):
-        raise SourceError(f"{path} must hold an object, found {type(info).__name__}")
     version = _of(info, "codebase_version", str)
     if not version.startswith("v3."):
         raise SourceError(
@@ -101,16 +98,6 @@ def read_info(root: Path) -> Info:
         _template(info.get("data_path", DATA_PATH), {"chunk_index", "file_index"}),
         _template(info.get("video_path") or VIDEO_PATH, {"chunk_index", "file_index", "video_key"}),
     )
-
-
-def read_json(path: Path) -> Any:
-    """Read a file of JSON; a SourceError where it is too large, or damaged."""
-    if (size := path.stat().st_size) > _MOST_BYTES:
-        raise SourceError(f"{path} must have {_MOST_BYTES} bytes at most, found {size}")
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is damaged: it is no JSON ({error})") from error
 
 
 def _of(info: Mapping[str, Any], name: str, *kinds: type) -> Any:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from diskbuffer import ColumnStatistics
 from diskbuffer.errors import SourceError
+from diskbuffer.formats.json_files import read_json
 from diskbuffer.formats.lerobot.features import Feature
-from diskbuffer.formats.lerobot.info import STATISTICS, read_json
+from diskbuffer.formats.lerobot.info import STATISTICS
 from diskbuffer.formats.lerobot.pixels import UInt8
 from diskbuffer.plugin import picture_kind
 

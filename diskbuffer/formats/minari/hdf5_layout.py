@@ -11,7 +11,8 @@ import numpy as np
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.minari.images import Jpegs
-from diskbuffer.formats.minari.layouts import EpisodeHeader, Name
+from diskbuffer.formats.minari.metadata import EpisodeHeader
+from diskbuffer.formats.minari.names import Name
 from diskbuffer.formats.minari.spaces import Leaf
 from diskbuffer.plugin import Rows
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.errors import DiskBufferError, InputError, SourceError
+from diskbuffer.errors import InputError, SourceError
+from diskbuffer.formats.json_files import read_json
 from diskbuffer.formats.minari import spaces
+from diskbuffer.formats.minari.names import Name
 from diskbuffer.formats.minari.spaces import Space
 from diskbuffer.formats.notes import fitting
-from diskbuffer.plugin import counted, is_sane
+from diskbuffer.plugin import is_sane
 
 FILE = "metadata.json"
 VERSION = "0.5.4"  # of Minari, the first that can be told not to expect JPEG in the place of pictures
@@ -21,7 +23,6 @@ OURS = "diskbuffer"  # the key of what is not Minari's own, in a data set's meta
 THEIRS = "minari"  # the key of Minari's metadata, in a store's
 STATISTICS = ("sum", "mean", "std", "max", "min")  # of an episode's rewards, which Minari's collector notes of each
 OWN_NAMES = {"id", "total_steps", "seed", OURS, *(f"rewards_{name}" for name in STATISTICS)}  # in an episode's metadata
-_MOST_FILE = 64 * 1024**2
 _COUNTED = ("total_episodes", "total_steps", "dataset_size")  # which follow from the episodes
 _ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+?-v\d+")  # as Minari has it: (namespace/)name-v0
 
@@ -48,10 +49,34 @@ class DatasetMetadata:
     ours: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class EpisodeHeader:
+    """The length, the metadata and the names of the infos of an episode.
+
+    Attributes
+    ----------
+    steps : int
+    metadata : mapping
+        As Minari returns it: "seed", "options", and what a user added.
+    infos : frozenset of tuples of str
+        Names of what there is for each step beside observations, actions and rewards.
+    final : bool
+        Whether there is an observation after the last step.
+    """
+
+    steps: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    infos: frozenset[Name] = frozenset()
+    final: bool = True
+
+
 def read(directory: Path) -> DatasetMetadata:
     """Read the metadata in a data set's directory; a SourceError where there is none, or it is damaged."""
     path = directory / FILE
-    fields = read_json(path, _MOST_FILE)
+    try:
+        fields = read_json(path)
+    except FileNotFoundError:
+        raise SourceError(f"{directory} is no data set of Minari: there is no {FILE} in it") from None
     missing = [name for name in ("observation_space", "action_space", "data_format") if not isinstance(fields.get(name), str)]
     if missing:
         advice = "; data sets of Minari before 0.5 have spaces in env_spec alone: open them with Minari, and save them again"
@@ -64,23 +89,6 @@ def read(directory: Path) -> DatasetMetadata:
         fields["data_format"],
         ours if isinstance(ours, dict) else {},
     )
-
-
-def read_json(path: Path, most: int) -> dict[str, Any]:
-    """Read a file of a JSON object; a SourceError where it is none, or has more bytes than `most`."""
-    try:
-        if path.stat().st_size > most:
-            raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {most} is the most that is read")
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise SourceError(f"{path.parent} is no data set of Minari: there is no {path.name} in it") from None
-    except (ValueError, RecursionError, OSError) as error:
-        if isinstance(error, DiskBufferError):
-            raise
-        raise SourceError(f"{path} is not the JSON that Minari writes: {error}") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path} is not the JSON that Minari writes: expected an object, found {type(content).__name__}")
-    return content
 
 
 # What a store keeps

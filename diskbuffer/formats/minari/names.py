@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from diskbuffer.formats.minari.layouts import Name
 from diskbuffer.plugin import escape_key, is_observation, unescape_key
 
+Name = tuple[str, ...]  # of an array of Minari's: ("observations", "camera"), ("rewards",), ("infos", "success")
 INFOS, RESET = "infos/", "reset_infos/"
 SEED, SEEDED = "episode/seed", "episode/has_seed"  # columns; the second only where some episodes have none
 FIXED = ("reward", "terminated", "truncated", SEED, SEEDED)

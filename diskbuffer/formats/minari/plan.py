@@ -13,7 +13,7 @@ from diskbuffer import Column
 from diskbuffer.errors import InputError
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari import names, spaces
-from diskbuffer.formats.minari.layouts import Name
+from diskbuffer.formats.minari.names import Name
 from diskbuffer.formats.minari.spaces import Leaf, Space
 from diskbuffer.plugin import Contents, EpisodeData, escape_key, is_observation
 
@@ -104,7 +104,7 @@ class Plan:
         described = (self._contents.environment or {}).get(name)
         return None if described is None else spaces.from_description(described, self.columns, root)
 
-    def metadata(self, data_format: str, episodes: int, steps: int, size: int) -> dict[str, Any]:
+    def metadata(self, episodes: int, steps: int, size: int) -> dict[str, Any]:
         """Return what the data set says of itself."""
         contents = self._contents
         ours = {
@@ -121,7 +121,7 @@ class Plan:
             **self.fields,
             "observation_space": json.dumps(spaces.expand(self.observations)),
             "action_space": json.dumps(spaces.expand(self.actions)),
-            "data_format": data_format,
+            "data_format": "hdf5",
             "total_episodes": episodes,
             "total_steps": steps,
             "dataset_size": round(size / 1e6, 1),

@@ -16,7 +16,8 @@ from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari import names
 from diskbuffer.formats.minari.arrow_layout import ArrowEpisodes
 from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
-from diskbuffer.formats.minari.layouts import EpisodeHeader, Name, Opened
+from diskbuffer.formats.minari.metadata import EpisodeHeader
+from diskbuffer.formats.minari.names import Name
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Repeated, RowRange
 from diskbuffer.plugin import Contents, EpisodeData, Rows, counted, format_option, is_observation, values_that_fit
@@ -238,7 +239,7 @@ class MinariSource:
         self._episodes.close()
 
 
-def _open(directory: Path, data_format: str) -> Opened:
+def _open(directory: Path, data_format: str) -> Hdf5Episodes | ArrowEpisodes:
     if data_format == "hdf5":
         return Hdf5Episodes(directory)
     if data_format in ("arrow", "parquet"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,24 +133,21 @@ def is_column(leaf: Leaf) -> bool:
 
 def compact(space: Space) -> dict[str, Any]:
     """Return a space with one number in place of bounds that are all the same."""
-    if space["type"] == "Dict":
-        return {**space, "subspaces": {key: compact(inner) for key, inner in space["subspaces"].items()}}
-    if space["type"] == "Tuple":
-        return {**space, "subspaces": [compact(inner) for inner in space["subspaces"]]}
-    if space["type"] == "Box":
-        return {**space, "low": _one(space["low"]), "high": _one(space["high"])}
-    return dict(space)
+    return _with_bounds(space, lambda bound, _: _one(bound))
 
 
 def expand(space: Space) -> dict[str, Any]:
     """Return a space as Minari writes it, with all of its bounds."""
+    return _with_bounds(space, _all)
+
+
+def _with_bounds(space: Space, changed: Callable[[Any, tuple[int, ...]], Any]) -> dict[str, Any]:
     if space["type"] == "Dict":
-        return {**space, "subspaces": {key: expand(inner) for key, inner in space["subspaces"].items()}}
+        return {**space, "subspaces": {key: _with_bounds(inner, changed) for key, inner in space["subspaces"].items()}}
     if space["type"] == "Tuple":
-        return {**space, "subspaces": [expand(inner) for inner in space["subspaces"]]}
+        return {**space, "subspaces": [_with_bounds(inner, changed) for inner in space["subspaces"]]}
     if space["type"] == "Box":
-        shape = _shape_of(space)
-        return {**space, "low": _all(space["low"], shape), "high": _all(space["high"], shape)}
+        return {**space, **{name: changed(space[name], _shape_of(space)) for name in ("low", "high")}}
     return dict(space)
 
 

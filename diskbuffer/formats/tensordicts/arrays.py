@@ -5,7 +5,6 @@ A directory has ``meta.json``, which tells the dtype and shape of each ``KEY.mem
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import DiskBufferError, SourceError
+from diskbuffer.formats.json_files import read_json
 
 META = "meta.json"
 TYPE = "<class 'tensordict._td.TensorDict'>"
-_LARGEST_METADATA = 16 * 1024**2
 _DEEPEST = 8
 _UNSAFE = set('/<>:"|?*\\ %')
 _DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
@@ -78,19 +77,6 @@ def encoded(key: str) -> str:
     if key in ("", ".", ".."):
         return "%2E" * len(key) or "%"
     return "".join(f"%{ord(c):02X}" if c in _UNSAFE or ord(c) < 32 or ord(c) == 127 else c for c in key)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object; a SourceError where there is none."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_METADATA + 1)
-        content = json.loads(text) if len(text) <= _LARGEST_METADATA else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path} cannot be read, or is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path} should be a JSON object, of 16 MiB at most")
-    return content
 
 
 def _collect(path: Path, metadata: dict[str, Any], prefix: str, stored: StoredArrays, depth: int) -> None:

