@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import diskbuffer as db
 from diskbuffer.formats.stored import StoreSource
@@ -123,3 +124,18 @@ class Given:
 
     def close(self) -> None:
         pass
+
+
+def read_here(patched: pytest.MonkeyPatch, block: int | None = None) -> None:
+    """Have imports read in this process, which knows of formats and patches that another does not; in blocks of so many bytes."""
+    from diskbuffer.formats import importing
+    from diskbuffer.formats.blocks import Opened
+
+    def opened(name: str, path: Path, options: Mapping[str, Any], *limits: int) -> Opened:
+        read = vars(importing)["find"](name).read  # which may be patched, too
+        assert read is not None
+        return Opened(read(path, **options))
+
+    patched.setattr(importing, "ConfinedSource", opened)
+    if block is not None:
+        patched.setattr("diskbuffer.formats.rows.BLOCK", block)

@@ -19,7 +19,8 @@ from tests.formats import episodes as made
 # Runs an export or an import; tells of each episode before it is written, or of each block that was added, and waits for a line.
 SLOW = """
 import json, sys
-from diskbuffer.formats import export, exporting, import_, rows
+from diskbuffer.formats import export, exporting, import_, importing, rows
+from diskbuffer.formats.blocks import Opened
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.plugin import Appender
 run, name, source, target, options = json.loads(sys.argv[1])
@@ -37,6 +38,7 @@ def slow(self, *given, **named):
     sys.stdin.readline()
 Appender.append = slow
 rows.BLOCK = 100
+importing.ConfinedSource = lambda name, path, options, *limits: Opened(importing.find(name).read(path, **options))
 (import_ if run == "import" else export)(name, source, target, progress=False, **options)
 """
 

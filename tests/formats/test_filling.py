@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.commands.cli import main
 from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, registry
-from diskbuffer.formats.blocks import Opened, Wanted, blocks
+from diskbuffer.formats.blocks import Wanted, blocks
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.plugin import Appender
@@ -53,14 +53,9 @@ class Written:
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[Format], None]:
     def put(given: Format) -> None:
-        def opened(name: str, path: Path, options: dict[str, Any], *limits: int) -> Opened:
-            """Stand in for a process, which has only what is installed."""
-            assert given.read is not None
-            return Opened(given.read(path, **options))
-
         monkeypatch.setattr(registry, "find", lambda name: given)
         monkeypatch.setattr("diskbuffer.formats.importing.find", lambda name: given)
-        monkeypatch.setattr("diskbuffer.formats.importing.ConfinedSource", opened)
+        made.read_here(monkeypatch)
         monkeypatch.setattr("diskbuffer.formats.exporting.find", lambda name: given)
 
     return put
@@ -266,6 +261,7 @@ import sys
 sys.path.insert(0, {root!r})
 import episodes as made
 from diskbuffer.formats import Contents, Format, importing
+from diskbuffer.formats.blocks import Opened
 class Slow(made.Given):
     def episodes(self, first=0):
         for one in super().episodes(first):
@@ -275,6 +271,7 @@ class Slow(made.Given):
 found = made.some(60)
 given = Format("given", "", read=lambda path: Slow(found, Contents(made.COLUMNS)))
 importing.find = lambda name: given
+importing.ConfinedSource = lambda name, path, *more: Opened(given.read(path))
 importing.import_("given", "source", {store!r}, progress=False)
 """
 

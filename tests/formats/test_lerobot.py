@@ -106,7 +106,7 @@ def test_episodes_come_back_as_they_were_but_for_final_observations(
         patched.setattr("diskbuffer.formats.lerobot.writer._BLOCK", int(random.integers(2_000, 60_000)))
         patched.setattr("diskbuffer.formats.lerobot.writer._MOST_EPISODES", int(random.integers(1, 7)))
         patched.setattr("diskbuffer.formats.lerobot.files._BLOCK", int(random.integers(100, 30_000)))
-        patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(2_000, 60_000)))
+        made.read_here(patched, int(random.integers(2_000, 60_000)))
         pictures = "image" if image else "lossless"
         export("lerobot", store, path / "data", allow_loss=FINAL, progress=False, pictures=pictures, chunks_size=2)
         found = to_store(path / "data", path / "again")
@@ -353,56 +353,36 @@ def test_statistics_of_pictures_are_of_each_channel() -> None:
 
 # After a kill, or on a full disk
 
-RUN = """
-import sys, resource, signal
-from diskbuffer.formats import export, import_, lerobot
-from diskbuffer.formats.lerobot import reader, writer
+SLOW_EXPORT = """
+import sys
+from diskbuffer.formats import export
+from diskbuffer.formats.lerobot import writer
 writer._MOST_EPISODES = 4
-slow = {slow!r}
-if slow:
-    of, old = (reader.LeRobotSource, "episodes") if slow == "import" else (writer.LeRobotWriter, "write")
-    inner = getattr(of, old)
-    if slow == "import":
-        def episodes(self, first=0):
-            for one in inner(self, first):
-                print("episode", flush=True)
-                sys.stdin.readline()
-                yield one
-        of.episodes = episodes
-    else:
-        def write(self, episode):
-            inner(self, episode)
-            print("episode", flush=True)
-            sys.stdin.readline()
-        of.write = write
-if {bytes}:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, resource.RLIM_INFINITY))
+inner = writer.LeRobotWriter.write
+def write(self, episode):
+    inner(self, episode)
+    print("episode", flush=True)
+    sys.stdin.readline()
+writer.LeRobotWriter.write = write
+export("lerobot", sys.argv[1], sys.argv[2], allow_loss=["final_obs"], progress=False)
 """
-EXPORT = "export('lerobot', {store!r}, {data!r}, allow_loss=['final_obs'], progress=False)"
-IMPORT = "import_('lerobot', {data!r}, {store!r}, progress=False)"
 
 
 @pytest.mark.nightly
 def test_an_export_and_an_import_that_are_killed_are_finished(tmp_path: Path) -> None:
-    paths = {"store": str(tmp_path / "store"), "data": str(tmp_path / "data")}
     made.store_of(tmp_path / "store", made.some(20), n_envs=1)
-    code = RUN.format(slow="export", bytes=0) + EXPORT.format(**paths)
-    interrupted.killed(code, 11)
+    interrupted.killed(SLOW_EXPORT, 11, str(tmp_path / "store"), str(tmp_path / "data"))
     assert not (tmp_path / "data").exists()
     kept = tmp_path / ".data.unfinished" / "data" / "data/chunk-000/file-000.parquet"
     before = kept.stat().st_mtime_ns
     exported(tmp_path)
     assert (tmp_path / "data/data/chunk-000/file-000.parquet").stat().st_mtime_ns == before
-    code = RUN.format(slow="import", bytes=0) + IMPORT.format(data=paths["data"], store=str(tmp_path / "again"))
-    interrupted.killed(code, 7)
-    assert not (tmp_path / "again").exists()
-    import_("lerobot", tmp_path / "data", tmp_path / "again", progress=False)
+    interrupted.kill_and_go_on("import", "lerobot", tmp_path / "data", tmp_path / "again", 7)
     made.assert_same(made.read(tmp_path / "again"), without_final(made.read(tmp_path / "store")))
 
 
 def exported(path: Path) -> None:
-    """Export a store, as `RUN` does."""
+    """Export a store, as `SLOW_EXPORT` does."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.lerobot.writer._MOST_EPISODES", 4)
         export("lerobot", path / "store", path / "data", allow_loss=FINAL, progress=False)
@@ -598,31 +578,12 @@ def test_what_is_damaged_is_a_typed_error(what: str, data_set: Path, tmp_path: P
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_damaged_takes_little_memory(what: str, data_set: Path, tmp_path: Path) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    test_what_is_damaged_is_a_typed_error(what, data_set, tmp_path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
-
-
-def test_columns_that_would_fill_the_memory_are_refused(data_set: Path, tmp_path: Path) -> None:
-    def huge(old: Any) -> Any:
-        values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(15 * 10**5, np.int32)), pa.array([1.0], pa.float32()))
-        return pa.ListArray.from_arrays(pa.array(np.arange(16, dtype=np.int32) * 10**5), values.dictionary_decode())
-
-    with_column(data_set / DATA, "action", huge)
-    assert (data_set / DATA).stat().st_size < 200_000
-    with pytest.raises(db.errors.SourceError, match="values of"):
-        import_("lerobot", data_set, tmp_path / "store", progress=False)
-
-
 def test_columns_that_are_read_in_turns_are_read_in_blocks_of_their_own_sizes(data_set: Path) -> None:
     """One reader of a file once took on the size of blocks of another: thousands of pictures at a time."""
     table = Table(data_set / DATA)
-    pictures = table.blocks("observation.images.wrist", 0, 2, values=1, row_bytes=10_000)
+    pictures = table.blocks("observation.images.wrist", 0, 2)
     assert len(next(pictures)) == 2
-    assert len(next(table.blocks("phase", 0, 100, values=1, row_bytes=8))) == 15
+    assert len(next(table.blocks("phase", 0, 100))) == 15
     assert [len(block) for block in pictures] == [2, 2, 2, 2, 2, 2, 1]
     table.close()
 

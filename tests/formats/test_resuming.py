@@ -49,7 +49,7 @@ def stopped_at(left: int, what: type, name: str, error: BaseException) -> Iterat
         return function(*args, **named)
 
     with pytest.MonkeyPatch.context() as patched, contextlib.suppress(type(error)):
-        patched.setattr("diskbuffer.formats.rows.BLOCK", 300)  # bytes: a few rows
+        made.read_here(patched, 300)  # a few rows
         patched.setattr(what, name, call)
         yield
 

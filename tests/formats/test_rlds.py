@@ -94,7 +94,7 @@ def _no_bars() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_episodes_are_stored_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskbuffer.formats.rows.BLOCK", 3000)
+    made.read_here(monkeypatch, 3000)
     episodes = made.some(6, 1, COLUMNS, longest=20, tag="pick it")
     path = make(tmp_path, episodes)
     with pytest.raises(db.errors.LossError, match="metadata: about"):

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from diskbuffer.errors import DiskBufferError, SourceError
 from diskbuffer.formats.lerobot.pixels import Pixels, UInt8
-from diskbuffer.formats.lerobot.samples import check_samples
 from diskbuffer.plugin import require
 
 _THREADS = 2  # more need more memory, and pictures of a robot are small
@@ -42,7 +41,6 @@ def frames(path: Path, pixels: Pixels, fps: float, first: int) -> Iterator[UInt8
     """
     errors = (av().error.FFmpegError, OSError, ValueError, MemoryError)
     try:
-        check_samples(path)
         begun = yield from _from(path, pixels, fps, first, seek=first > 0)
         if not begun:  # its index is of no use
             yield from _from(path, pixels, fps, first, seek=False)

@@ -18,10 +18,6 @@ from diskbuffer.plugin import counted
 Int64 = npt.NDArray[np.int64]
 STREAM = f"{OWN}/stream"  # our column, of the stream that an episode is of
 VALUES = f"{OWN}/values"  # our column, of what an episode was given by name, as JSON
-_MOST_VALUES = 64 * 1024  # bytes of a row's, on average
-_MOST_EPISODES = 2**21
-_TASK_BYTES = 4096  # of a row's texts, on average
-_MOST_TASKS = 1000  # of an episode
 _BLOCK = 4096  # rows
 
 
@@ -97,12 +93,8 @@ def _tables(info: Info) -> list[Table]:
         raise SourceError(f"{info.root} is no data set of LeRobot, or is not complete: there are no files in {EPISODES}")
     tables = [Table(path) for path in paths]
     rows = sum(table.rows for table in tables)
-    if rows != info.episodes or rows > _MOST_EPISODES:
-        raise SourceError(
-            f"info.json says {counted(info.episodes, 'episode')}, and {EPISODES} has {rows}"
-            if rows != info.episodes
-            else f"{EPISODES} has {rows} episodes, and {_MOST_EPISODES} are read at most"
-        )
+    if rows != info.episodes:
+        raise SourceError(f"info.json says {counted(info.episodes, 'episode')}, and {EPISODES} has {rows}")
     return tables
 
 
@@ -115,7 +107,7 @@ class _Reader:
         blocks = [
             from_arrow(block, dtype, (1,), f"{table.path}: {name!r}").reshape(-1)
             for table in self._tables
-            for block in table.blocks(name, 0, _BLOCK, values=1, row_bytes=8)
+            for block in table.blocks(name, 0, _BLOCK)
         ]
         return np.concatenate(blocks) if blocks else np.zeros(0, dtype)
 
@@ -126,7 +118,7 @@ class _Reader:
             kind = table.type_of(name)
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 raise SourceError(f"{table.path}: {name!r} must be texts, found {kind}")
-            for block in table.blocks(name, 0, _BLOCK, values=1, row_bytes=_MOST_VALUES):
+            for block in table.blocks(name, 0, _BLOCK):
                 found += [value or "{}" for value in block.to_pylist()]
         return found
 
@@ -141,7 +133,7 @@ class _Reader:
             texts = kind if pa.types.is_string(kind) or pa.types.is_large_string(kind) else getattr(kind, "value_type", None)
             if texts is None or not (pa.types.is_string(texts) or pa.types.is_large_string(texts)):
                 raise SourceError(f"{table.path}: 'tasks' must be lists of texts, found {kind}")
-            for block in table.blocks("tasks", 0, _BLOCK, values=_MOST_TASKS, row_bytes=_TASK_BYTES):
+            for block in table.blocks("tasks", 0, _BLOCK):
                 for value in block.to_pylist():
                     tasks = [value] if isinstance(value, str) else [one for one in value or [] if one is not None]
                     several |= len(tasks) > 1

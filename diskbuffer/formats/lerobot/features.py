@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diskbuffer import Column
 from diskbuffer.errors import SchemaError, SourceError
 from diskbuffer.formats.lerobot.names import COUNTED, DONE, TERMINATED, TRUNCATED, column_paths, feature_names
-from diskbuffer.formats.lerobot.pixels import MOST_PIXELS, Pixels
+from diskbuffer.formats.lerobot.pixels import Pixels
 from diskbuffer.plugin import FLAGS
 
 _MOST_AXES = 5  # of an array, as LeRobot has them
@@ -186,17 +186,15 @@ def _sides(name: str, shape: tuple[int, ...], names: Any) -> tuple[int, int, int
         channels, height, width = shape
     else:
         height, width, channels = shape
-    if channels not in (1, 3) or height * width > MOST_PIXELS:
-        raise SourceError(
-            f"info.json: the pictures {name!r} must be grey or RGB, and have {MOST_PIXELS} pixels at most, found {list(shape)}"
-        )
+    if channels not in (1, 3):
+        raise SourceError(f"info.json: the pictures {name!r} must be grey or RGB, found {list(shape)}")
     return height, width, channels
 
 
 def _picture(name: str, height: int, width: int, channels: int, own: Any) -> tuple[Column, Pixels]:
     if own is None:
         pixels = Pixels(height, width, channels == 1, 2)
-        return Column(pixels.row_shape, "uint8"), pixels
+        return _plain_column(name, pixels.row_shape, "uint8"), pixels
     column = _column(name, own)
     for axis in (None, 0, 2):
         for grey in (True, False) if channels == 3 else (True,):

@@ -16,7 +16,7 @@ from diskbuffer.formats.lerobot.arrays import from_arrow
 from diskbuffer.formats.lerobot.episodes import Episodes
 from diskbuffer.formats.lerobot.features import Feature
 from diskbuffer.formats.lerobot.info import Info
-from diskbuffer.formats.lerobot.table import Table, number_bytes
+from diskbuffer.formats.lerobot.table import Table
 from diskbuffer.formats.lerobot.tape import Tape
 
 _BLOCK = 1024**2  # bytes of rows that are decoded at a time, of a column
@@ -115,18 +115,16 @@ class Files:
         kind = table.type_of(feature.name)
         if not (str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0):
             raise SourceError(f"{what}: expected pictures, as structs with bytes, found {kind}")
-        size = feature.column.row_bytes
-        rows = max(1, min(32, _BLOCK // size))
-        for block in table.blocks(feature.name, first, rows, values=1, row_bytes=size + 4096):
+        rows = max(1, min(32, _BLOCK // feature.column.row_bytes))
+        for block in table.blocks(feature.name, first, rows):
             yield feature.pixels.to_rows(images.from_arrow(block, feature.pixels, what))
 
     @staticmethod
     def _numbers(
         table: Table, name: str, dtype: str, shape: tuple[int, ...], what: str, feature: Feature | None, first: int
     ) -> Iterator[npt.NDArray[Any]]:
-        size = number_bytes(np.dtype(dtype).itemsize, shape)
-        rows = max(1, min(_MOST_ROWS, _BLOCK // size))
-        for block in table.blocks(name, first, rows, values=int(np.prod(shape)), row_bytes=size):
+        rows = max(1, min(_MOST_ROWS, _BLOCK // (np.dtype(dtype).itemsize * int(np.prod(shape)))))
+        for block in table.blocks(name, first, rows):
             numbers = from_arrow(block, dtype, shape, what)
             yield numbers if feature is None else feature.rows(numbers)
 

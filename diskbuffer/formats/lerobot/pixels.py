@@ -12,7 +12,6 @@ from diskbuffer import Column
 from diskbuffer.plugin import is_observation, picture_kind
 
 UInt8 = npt.NDArray[np.uint8]
-MOST_PIXELS = 2**23  # of a picture: 4K has fewer. A decoder keeps several of them in memory
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_a_store_comes_back_bit_by_bit(
     made.store_of(path / "store", episodes, n_envs=streams, metadata={"a": 1})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dreamer_writing, "_ROWS", rows)
-        patched.setattr("diskbuffer.formats.rows.BLOCK", block * 1500)
+        made.read_here(patched, block * 1500)
         export("dreamer", path / "store", path / "out", version=version, progress=False)
         import_("dreamer", path / "out", path / "back", progress=False)
     for stream in range(streams):

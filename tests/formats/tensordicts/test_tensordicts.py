@@ -31,7 +31,7 @@ def test_a_store_comes_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory,
     episodes = [one for n in range(4) for one in made.some(2, seed + n, longest=20, stream=int(random.integers(streams)))]
     made.store_of(path / "store", episodes, n_envs=streams, metadata={"a": 1})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("diskbuffer.formats.rows.BLOCK", block * 1500)
+        made.read_here(patched, block * 1500)
         export("tensordict", path / "store", path / "out", progress=False)
         import_("tensordict", path / "out", path / "back", progress=False)
     assert_same_in_each_stream(path / "store", path / "back")
@@ -153,7 +153,7 @@ def test_several_environments(tmp_path: Path) -> None:
 
 
 def test_episodes_end_where_observations_do_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskbuffer.formats.rows.BLOCK", 5000)
+    made.read_here(monkeypatch, 5000)
     episodes = ended(4, 8)
     steps = steps_of(episodes)
     steps["next", "done"][:] = False
