@@ -236,7 +236,8 @@ class EpisodeValues:
         try:
             found = parse_json(b"[%s]" % b",".join([line[9:] for line in lines]))
             ids, rows = [each["episode"] for each in found], [each["values"] for each in found]
-            if len(found) == len(lines) and set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and _are_values(rows):
+            are_ids = set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and max(ids, default=0) < 2**63
+            if len(found) == len(lines) and are_ids and _are_values(rows):
                 return list(zip(ids, rows, strict=True))
         except (KeyError, TypeError):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import google_crc32c
 import numpy as np
 import pytest
 import torch
@@ -337,6 +339,21 @@ def test_a_damaged_line_is_told_and_repair_keeps_the_others(tmp_path: Path) -> N
     assert db.check(path, progress=False).ok
     with opened(path) as buffer:
         assert [row.get("number") for row in found(buffer).values()] == [0, 1, None, 3, 4]
+
+
+@pytest.mark.parametrize("episode", [-1, 2**63, 2**70])
+def test_an_episode_that_cannot_be_is_told_though_its_checksum_is_right(episode: int, tmp_path: Path) -> None:
+    with opened(tmp_path / "store", 1) as buffer:
+        buffer.episodes.set_values(text="x" * 40)
+        seed = buffer._store.layout.salt & 0xFFFFFFFF
+    file = file_of(tmp_path / "store")
+    before = file.read_bytes()
+    line = json.dumps({"episode": episode, "values": {"text": ""}}).encode()
+    line = line.replace(b'""', b'"%s"' % (b"x" * (len(before) - 10 - len(line))))
+    file.write_bytes(b"%08x %s\n" % (google_crc32c.extend(seed, line), line))
+    assert len(file.read_bytes()) == len(before)
+    with opened(tmp_path / "store") as buffer, pytest.raises(CorruptionError, match="damaged at byte 0"):
+        buffer.episodes.values  # noqa: B018
 
 
 @pytest.mark.parametrize("cut", [None, 130])
