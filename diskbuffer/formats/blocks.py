@@ -86,7 +86,7 @@ def blocks(episodes: Iterable[EpisodeData], wanted: Wanted) -> Iterator[Block]:
     """
     passed, columns = Counter[int](), {**wanted.columns, **wanted.derived}
     for number, episode in enumerate(episodes):
-        check(number, episode, columns)
+        _check(number, episode, columns)
         first = passed[episode.stream]
         present = min(max(wanted.present[episode.stream] - first, 0), episode.steps)
         for kind, facts, arrays in _blocks_of(episode, wanted, present):
@@ -107,22 +107,22 @@ def _blocks_of(episode: EpisodeData, wanted: Wanted, present: int) -> Iterator[B
     paths = [path for path in episode.columns if path in wanted.columns]
     if present == 0 and episode.lead and wanted.frame_stack > 1:
         frames = {path: episode.lead[path][1 - wanted.frame_stack :] for path in paths if is_observation(path)}
-        rows = {path: rows_of(episode, path, 0, 1) for path in paths}
+        rows = {path: _rows_of(episode, path, 0, 1) for path in paths}
         yield Block("stack", {}, {path: np.concatenate([frames.get(path, each[:0]), each]) for path, each in rows.items()})
         present = 1
     block = rows_at_a_time(*(episode.columns[path] for path in paths), most=MOST_ROWS)
     for first in range(present, episode.steps, block):
         last = min(first + block, episode.steps)
-        yield Block("steps", {}, {path: rows_of(episode, path, first, last) for path in paths})
+        yield Block("steps", {}, {path: _rows_of(episode, path, first, last) for path in paths})
 
 
-def rows_of(episode: EpisodeData, path: str, first: int, last: int) -> Array:
+def _rows_of(episode: EpisodeData, path: str, first: int, last: int) -> Array:
     """Return a column of some steps; of an observation, a row more."""
     rows = episode.columns[path]
     return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_observation(path) else rows[first:last])
 
 
-def check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
+def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
     """Raise a SourceError where an episode's columns are not what they must be."""
     for path in columns:
         if path not in episode.columns and path not in ("terminated", "truncated", "reward"):

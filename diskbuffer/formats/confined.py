@@ -70,18 +70,17 @@ class ConfinedSource:
             message = self._receive()
             with self._answers():
                 self.losses: Mapping[str, str] = {str(name): str(why) for name, why in message["losses"].items()}
-                arrays = self._arrays(message["arrays"])
-                counts: dict[str, Any] = {
-                    name: None if message[name] is None else int(message[name]) for name in ("episodes", "steps")
-                }
-                values, derived = tuple(map(str, message["values"])), frozenset(map(str, message["derived"]))
-                more: dict[str, Any] = {
-                    "final": bool(message["final"]),
-                    "tags": bool(message["tags"]),
-                    "values": values,
-                    "derived": derived,
-                }
-                self.contents: Contents = replace(described(message, path), **counts, **more, arrays=arrays)
+                episodes, steps = (None if message[name] is None else int(message[name]) for name in ("episodes", "steps"))
+                self.contents: Contents = replace(
+                    described(message, path),
+                    episodes=episodes,
+                    steps=steps,
+                    final=bool(message["final"]),
+                    tags=bool(message["tags"]),
+                    values=tuple(map(str, message["values"])),
+                    derived=frozenset(map(str, message["derived"])),
+                    arrays=self._arrays(message["arrays"]),
+                )
                 row_bytes = sum(column.row_bytes for column in self.contents.columns.values())
                 if row_bytes > _LARGEST_ROW:
                     raise SourceError(f"{path}: a step has {human_size(row_bytes)}, of at most {human_size(_LARGEST_ROW)}")

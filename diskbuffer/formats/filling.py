@@ -32,9 +32,10 @@ def fill(appender: Appender, blocks: Iterable[Block], report: Callable[[int], No
     InputError
         As `ReplayBuffer.extend` raises it, of values: a NaN, say.
     """
-    for kind, facts, arrays in blocks:
+    columns = {**appender.columns, **appender.derived}
+    for kind, facts, values in blocks:
         env, before = facts["stream"], appender.count(facts["stream"])
-        values = _finite(arrays, {**appender.columns, **appender.derived})
+        _refuse_infinite(values, columns)
         if kind == "episode":
             appender.begin(env, facts["tag"], facts["values"])
             appender.skip(facts["present"], env)
@@ -58,10 +59,9 @@ def _stacked(rows: Mapping[str, Array]) -> dict[str, Array]:
     return {**rows, **{path: frames[None, :-1] for path, frames in observed.items()}, **following}
 
 
-def _finite(rows: Mapping[str, Array], columns: Mapping[str, Column]) -> dict[str, Array]:
-    """Return rows by path; an InputError where one is not finite, and must be: `extend` has no option for it."""
+def _refuse_infinite(rows: Mapping[str, Array], columns: Mapping[str, Column]) -> None:
+    """Raise an InputError where a row is not finite, and must be: `extend` has no option for it."""
     for path, values in rows.items():
         if values.dtype.kind in "fc" and not columns[path].allow_nan and not np.isfinite(values).all():
             accept = either("allow_nan=True", "--allow-nan")
             raise InputError(f"{path}: found NaN or infinity; find where it comes from, or accept it: {accept}")
-    return dict(rows)

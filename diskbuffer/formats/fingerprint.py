@@ -14,8 +14,10 @@ _EDGE = 32 * 1024  # bytes at a file's beginning, and at its end, that count: th
 _MOST = 64 * 1024**2  # bytes of all files that count
 
 
-def fingerprint(paths: Iterable[Path]) -> str:
-    """Return what is the same as long as files are: of their names, sizes and times, and of their first and last bytes.
+def fingerprint(paths: Iterable[Path]) -> tuple[str, int]:
+    """Return what is the same as long as files are, and how many bytes they have.
+
+    It is of their names, sizes and times, and of their first and last bytes.
 
     Nothing outside of a directory is read: of a link in it counts where it leads, and the size and the time of what is there.
 
@@ -24,7 +26,7 @@ def fingerprint(paths: Iterable[Path]) -> str:
     paths : iterable of pathlib.Path
         Files, and directories with all that is in them. One that is missing counts as such.
     """
-    digest, left = hashlib.sha256(), _MOST
+    digest, size, left = hashlib.sha256(), 0, _MOST
     for path in paths:
         root = path.resolve()
         for name, file in _files(root):
@@ -33,22 +35,13 @@ def fingerprint(paths: Iterable[Path]) -> str:
                 if file.is_symlink():
                     digest.update(os.fsencode(os.readlink(file)) + b"\0")
                 status = file.stat()
+                size += status.st_size
                 digest.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
                 if left > 0 and stat.S_ISREG(file.lstat().st_mode):
                     edges = _edges(file, status.st_size)
                     digest.update(edges)
                     left -= len(edges)
-    return digest.hexdigest()
-
-
-def size_of(paths: Iterable[Path]) -> int:
-    """Return the bytes of files, and of all in directories."""
-    total = 0
-    for path in paths:
-        for _, file in _files(path.resolve()):
-            with contextlib.suppress(OSError):
-                total += file.stat().st_size
-    return total
+    return digest.hexdigest(), size
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:

@@ -14,7 +14,7 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.blocks import Opened, Wanted
 from diskbuffer.formats.confined import MEMORY, ConfinedSource
 from diskbuffer.formats.filling import fill
-from diskbuffer.formats.fingerprint import fingerprint, size_of
+from diskbuffer.formats.fingerprint import fingerprint
 from diskbuffer.formats.lossy_conversion import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
@@ -107,11 +107,10 @@ def import_(
     if path.is_dir():
         refuse_links(path)
     max_memory, max_ratio = integer("max_memory", max_memory), integer("max_ratio", max_ratio)
-    begun_with = fingerprint(source_format.files(path))
+    begun_with, size = fingerprint(source_format.files(path))
     if source_format.pickles:  # which were trusted, and hold whole buffers
         opened: Opened | ConfinedSource = Opened(source_format.read(path, **options))
     else:
-        size = size_of(source_format.files(path))
         opened = ConfinedSource(format, path, options, max_memory, size, max_ratio)
     with closing(opened) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
@@ -143,7 +142,7 @@ def import_(
                 columns = {path: contents.columns.get(path, column) for path, column in appender.columns.items()}
                 wanted = Wanted.by(appender)._replace(columns=columns)  # as they are before they are transformed
                 fill(appender, reading.blocks(wanted), shown.update)
-            if fingerprint(source_format.files(path)) != begun_with:
+            if fingerprint(source_format.files(path)) != (begun_with, size):
                 raise SourceError(f"{path} was changed while it was read; import it again once nothing writes to it")
             unfinished.finish()
             return unfinished.target

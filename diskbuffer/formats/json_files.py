@@ -13,12 +13,17 @@ from diskbuffer.formats import strict_json
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a file of JSON; a SourceError where there is something else, and what `open` raises."""
+    return json_object(path.read_bytes(), str(path))
+
+
+def json_object(text: bytes, where: str) -> dict[str, Any]:
+    """Return the object that JSON is; a SourceError, with the file's name, where it is something else."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is damaged: it is no JSON ({error})") from error
+        raise SourceError(f"{where} is damaged: it is no JSON ({error})") from error
     if not isinstance(content, dict):
-        raise SourceError(f"{path} is damaged: expected an object, found {type(content).__name__}")
+        raise SourceError(f"{where} is damaged: expected an object, found {type(content).__name__}")
     return content
 
 

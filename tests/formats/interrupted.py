@@ -19,10 +19,11 @@ from tests.formats import episodes as made
 # Runs an export or an import; tells of each episode before it is written, or of each block that was added, and waits for a line.
 SLOW = """
 import json, sys
-from diskbuffer.formats import export, exporting, import_, importing, rows
-from diskbuffer.formats.blocks import Opened
+import pytest
+from diskbuffer.formats import export, exporting, import_
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.plugin import Appender
+from tests.formats.episodes import read_here
 run, name, source, target, options = json.loads(sys.argv[1])
 class Slow(StoreSource):
     def episodes(self, first=0):
@@ -37,8 +38,7 @@ def slow(self, *given, **named):
     print("block", flush=True)
     sys.stdin.readline()
 Appender.append = slow
-rows.BLOCK = 100
-importing.ConfinedSource = lambda name, path, options, *limits: Opened(importing.find(name).read(path, **options))
+read_here(pytest.MonkeyPatch(), 100)
 (import_ if run == "import" else export)(name, source, target, progress=False, **options)
 """
 

@@ -260,8 +260,8 @@ KILLED = """
 import sys
 sys.path.insert(0, {root!r})
 import episodes as made
+import pytest
 from diskbuffer.formats import Contents, Format, importing
-from diskbuffer.formats.blocks import Opened
 class Slow(made.Given):
     def episodes(self, first=0):
         for one in super().episodes(first):
@@ -271,7 +271,7 @@ class Slow(made.Given):
 found = made.some(60)
 given = Format("given", "", read=lambda path: Slow(found, Contents(made.COLUMNS)))
 importing.find = lambda name: given
-importing.ConfinedSource = lambda name, path, *more: Opened(given.read(path))
+made.read_here(pytest.MonkeyPatch())
 importing.import_("given", "source", {store!r}, progress=False)
 """
 

@@ -32,6 +32,7 @@ class ArrowEpisodes:
         self._datasets: Any = require("pyarrow.dataset", "pyarrow", "minari", "to read Minari's Arrow and Parquet layouts")
         self._directory, self._format = directory, "ipc" if data_format == "arrow" else "parquet"
         self.episodes = sum(inner.name.isdecimal() for inner in directory.iterdir())
+        self._kept: tuple[int, Any] | None = None  # the episode that was read last, as structs of its columns
 
     def header(self, number: int) -> EpisodeHeader:
         """Return the header of an episode."""
@@ -46,18 +47,22 @@ class ArrowEpisodes:
     def read(self, number: int, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
         """Return the arrays of an episode."""
         with self._opened(number) as (path, file):
-            table = file.to_table(use_threads=False)
-            table.validate(full=True)
-            steps = table.num_rows - 1
+            if self._kept is None or self._kept[0] != number:
+                self._kept = None
+                table = file.to_table(use_threads=False)
+                table.validate(full=True)
+                self._kept = number, table.combine_chunks().to_struct_array().chunk(0)
+            episode = self._kept[1]
+            steps = len(episode) - 1
             arrays: dict[Name, Rows] = {}
             for name, leaf in leaves.items():
-                rows = _rows(table, name, leaf, path)
+                rows = _rows(episode, name, leaf, path)
                 arrays[name] = rows if name[0] == "observations" else rows[:steps]
             for flag in ("rewards", "terminations", "truncations"):
-                arrays[flag,] = _rows(table, (flag,), None, path)[:steps]
+                arrays[flag,] = _rows(episode, (flag,), None, path)[:steps]
             for name in infos:
                 with contextlib.suppress(SourceError):  # of a dtype that a column cannot hold
-                    arrays[name] = _rows(table, name, None, path)
+                    arrays[name] = _rows(episode, name, None, path)
             return arrays
 
     @contextlib.contextmanager
@@ -76,30 +81,33 @@ class ArrowEpisodes:
             raise SourceError(f"rows in {directory} cannot be read, they are damaged or in another format: {error}") from error
 
     def close(self) -> None:
-        """Do nothing: no file is open between episodes."""
+        """Let the episode go that was read last: no file is open between episodes."""
+        self._kept = None
 
 
 def _leaves(name: Name, kind: Any) -> Iterator[Name]:
     """Yield the names of what is no struct."""
-    if not str(kind).startswith("struct<"):
+    if not _is_struct(kind):
         yield name
         return
     for field in kind:
         yield from _leaves((*name, field.name), field.type)
 
 
-def _rows(table: Any, name: Name, leaf: Leaf | None, path: Path) -> Any:
-    """Return a column; a SourceError where there is none, it has rows without a value, or is of a kind that no column holds."""
+def _is_struct(kind: Any) -> bool:
+    return str(kind).startswith("struct<")
+
+
+def _rows(array: Any, name: Name, leaf: Leaf | None, path: Path) -> Any:
+    """Return a column of structs; a SourceError where there is none, a row has no value, or no column holds such ones."""
     import pyarrow as pa
 
-    what = f"{path}: {'/'.join(name)}"
-    if name[0] not in table.schema.names:
-        raise SourceError(f"{path} has no column {name[0]!r}; it has {', '.join(table.schema.names)}")
-    field, array = table.schema.field(name[0]), table.column(name[0]).combine_chunks()
-    for key in name[1:]:
-        at = field.type.get_field_index(key) if pa.types.is_struct(field.type) else -1
+    what, field = f"{path}: {'/'.join(name)}", pa.field("", array.type)
+    for key in name:
+        at = field.type.get_field_index(key) if _is_struct(field.type) else -1
         if at < 0:
-            raise SourceError(f"{path} has no column {'/'.join(name)!r}")
+            has = ", ".join(one.name for one in field.type) if _is_struct(field.type) else "no parts"
+            raise SourceError(f"{path} has no column {'/'.join(name)!r}; there it has {has}")
         field, array = field.type.field(at), array.field(at)
     if leaf is not None and leaf.is_image and pa.types.is_binary(array.type) and not array.null_count:
         return Jpegs(np.array([*array.to_pylist(), None], object)[:-1], leaf.shape, what)

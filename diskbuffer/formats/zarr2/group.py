@@ -6,7 +6,6 @@ numcodecs decodes chunks; of its codecs those are taken that run no code. zarr-p
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import zipfile
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
+from diskbuffer.formats.json_files import json_object
 from diskbuffer.formats.untrusted import damaged
 from diskbuffer.formats.zarr2 import jpegxl
 
@@ -57,13 +57,7 @@ class Group:
     def metadata(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file; an empty one where there is no such file."""
         text = self.read(name)
-        try:
-            content = {} if text is None else json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SourceError(f"{self.path}: {name} is damaged: {error}") from error
-        if not isinstance(content, dict):
-            raise SourceError(f"{self.path}: {name} is damaged: it should be an object, and is {type(content).__name__}")
-        return content
+        return {} if text is None else json_object(text, f"{self.path}: {name}")
 
     def close(self) -> None:
         """Close the zip."""
@@ -85,8 +79,9 @@ class ZarrRows:
         self._group, self._name = group, name
         where, metadata = f"{group.path}: {name}", group.metadata(f"{name}/.zarray")
         codec, filters = metadata.get("compressor"), metadata.get("filters")
-        self._is_blosc = isinstance(codec, dict) and codec.get("id") == "blosc"
-        if filters or (codec is not None and not (isinstance(codec, dict) and codec.get("id") in _CODECS)):
+        kind = codec.get("id") if isinstance(codec, dict) else codec
+        self._is_blosc = kind == "blosc"
+        if filters or kind not in (None, *_CODECS):
             raise SourceError(f"{where} is compressed by {codec}, filters {filters}, which is not read here")
         try:
             self.shape, self._chunks = (tuple(int(n) for n in metadata[axes]) for axes in ("shape", "chunks"))
@@ -95,7 +90,7 @@ class ZarrRows:
             self._fill = np.zeros((), self._dtype)
             if metadata["fill_value"] is not None and self._dtype.kind in "biufc":
                 self._fill = np.array(metadata["fill_value"], self._dtype)
-            if codec is not None and codec["id"] == jpegxl.ID:
+            if kind == jpegxl.ID:
                 jpegxl.register()
             self._codec = None if codec is None else numcodecs.get_codec(dict(codec))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
