@@ -321,19 +321,25 @@ def _read_lerobot(path: Path) -> Columns:
     found = {column: _lists(table[name]) for name, column in paths.items() if name in table.column_names}
     for key, feature in info["features"].items():
         if feature["dtype"] == "video":
-            found["obs/camera"] = _movie(sorted((path / "videos" / key).glob("*/*.mp4")))
+            found["obs/camera"] = _movie(path, key, info["fps"])
         elif feature["dtype"] == "image":
             found["obs/camera"] = _pictures(table[key])
     return found
 
 
-def _movie(files: list[Path]) -> Array:
+def _movie(path: Path, key: str, fps: float) -> Array:
+    """Return the frames of each episode, from the second on in its file at which its row in the table has it begin."""
     import av
+    import pyarrow.parquet as parquet
 
-    found = []
-    for file in files:
-        with av.open(str(file), format="mp4") as container:
-            found += [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    found, name = [], f"videos/{key}"
+    for table in sorted((path / "meta" / "episodes").glob("*/*.parquet")):
+        for row in parquet.read_table(table).to_pylist():
+            chunk, file = row[f"{name}/chunk_index"], row[f"{name}/file_index"]
+            with av.open(str(path / name / f"chunk-{chunk:03}" / f"file-{file:03}.mp4"), format="mp4") as container:
+                frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+            begin = round(row[f"{name}/from_timestamp"] * fps)
+            found += frames[begin : begin + row["length"]]
     return np.stack(found)
 
 

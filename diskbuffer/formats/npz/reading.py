@@ -85,7 +85,8 @@ class ZippedRows:
         at, kept = self._kept
         with damaged(self.path, "an .npz file"):
             if self._by_columns and last > first and not len(kept):
-                self._kept = at, kept = 0, self._read(0, self.shape[0]).reshape(self.shape, order="F")
+                whole = self._read(0, self.shape[0]).ravel().reshape(self.shape, order="F")
+                self._kept = at, kept = 0, np.ascontiguousarray(whole)
             if not at <= first <= at + len(kept):
                 kept = kept[:0]
             else:

@@ -109,6 +109,22 @@ def test_the_three_forms_of_ogbench(tmp_path: Path, form: str) -> None:
         assert not one["terminated"].any()
 
 
+def test_arrays_that_lie_in_memory_by_columns_have_the_same_rows(tmp_path: Path) -> None:
+    path, run = GOLDEN / "ogbench" / "raw.npz", cast("Callable[..., Path]", import_)
+    with np.load(path) as arrays:
+        by_columns = {name: np.asfortranarray(arrays[name]) for name in arrays}
+    assert not by_columns["qpos"].flags.c_contiguous
+    cast(Any, np.savez)(tmp_path / "raw.npz", **by_columns)
+    found: list[Any] = []
+    for source in (path, tmp_path / "raw.npz"):
+        store = run("ogbench", source, tmp_path / f"store{len(found)}", allow_loss=["final_info"], progress=False)
+        found.append(made.read(store))
+    for one, other in zip(*found, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
 @pytest.mark.parametrize("name", ["terminals", "valids"])
 @pytest.mark.parametrize("dtype", [[("a", "?"), ("b", "i4")], "U1", "S1", "complex64", "datetime64[s]"])
 def test_ends_of_ogbench_that_are_no_numbers_are_refused(tmp_path: Path, name: str, dtype: Any) -> None:
