@@ -25,7 +25,6 @@ import diskbuffer as db
 from diskbuffer.adapters.ray import ClusterBuffer
 from diskbuffer.adapters.ray.torchrl import CollectorBuffer
 
-COLUMNS = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
 BATCH, FRAMES = 64, 100
 
 
@@ -49,8 +48,8 @@ def main() -> None:
     exploring = EGreedyModule(value.spec, annealing_num_steps=arguments.steps, eps_end=0.05)
     loss = DQNLoss(value, action_space="categorical", delay_value=True)
     targets, optimizer = SoftUpdate(loss, tau=0.01), torch.optim.Adam(loss.parameters(), 1e-3)
-    with ClusterBuffer(arguments.store.absolute(), 1_000_000, columns=COLUMNS) as stores:
-        buffer = CollectorBuffer(stores)
+    with ClusterBuffer(arguments.store.absolute(), 1_000_000) as stores:
+        buffer = CollectorBuffer(stores, batch_size=BATCH)
         print(f"{len(buffer)} steps are on disk")
         collector = RayCollector(
             [environment] * arguments.collectors,
@@ -75,7 +74,7 @@ def main() -> None:
 
 def learn(loss: DQNLoss, buffer: CollectorBuffer, optimizer: torch.optim.Optimizer, targets: SoftUpdate) -> float:
     """Learn from a batch of steps of all collectors."""
-    error = loss(buffer.sample(BATCH))["loss"]
+    error = loss(buffer.sample())["loss"]
     optimizer.zero_grad()
     error.backward()
     optimizer.step()

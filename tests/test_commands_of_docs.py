@@ -21,7 +21,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.commands.cli import main
 from diskbuffer.formats import export
-from diskbuffer.plugin import put
+from diskbuffer.schema.nested import put
 from tests.s3_server import S3Server
 
 ROOT = Path(__file__).parent.parent

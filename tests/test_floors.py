@@ -40,8 +40,8 @@ FLOORS = (
     ("adapters", "inspect"),
     ("formats",),
     ("editing",),
-    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "adapters.ray", "commands"),
-    ("adapters.rllib",),
+    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "commands"),
+    ("adapters.ray", "adapters.rllib"),
     ("__main__",),
 )
 GUESTS = ("adapters", "formats", "inspect", "commands", "editing", "__main__")

@@ -29,7 +29,7 @@ from diskbuffer.store.system.map_limit import refuse_too_many
 from diskbuffer.store.system.writer_lock import is_held
 from diskbuffer.writers import marks as multi_writer_marks
 from diskbuffer.writers.columns import drop_lost_values
-from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, is_begun, read_description
+from diskbuffer.writers.description import SHARED_LIMITER, check_name, has_writers, is_readable, read_description
 from diskbuffer.writers.joining import join_writers
 from diskbuffer.writers.learner_lock import COLUMNS
 from diskbuffer.writers.places import refuse_inside
@@ -90,25 +90,13 @@ def open_place(
 
 def _wait_for(place: Path, writer: str | None, until: float) -> None:
     """Wait until there is something to read; a NotAStoreError where nothing is by then, at once where something else is."""
-    while not _is_readable(place) or (writer is not None and has_writers(Files(place)) and not is_there(place / writer)):
+    while not is_readable(place) or (writer is not None and has_writers(Files(place)) and not is_there(place / writer)):
         if time.monotonic() >= until:
-            if _is_readable(place):
+            if is_readable(place):
                 return  # of a writer that is not there, `join_writers` tells
             waits = either("ReplayBuffer(..., mode='r', wait=60) waits for actors that are only starting", "")
             raise NotAStoreError(f"there is no store at {place}, where nothing is yet", advice=waits)
         time.sleep(_LOOKS)
-
-
-def _is_readable(place: Path) -> bool:
-    """Return whether there is a store, or several writers'; a NotAStoreError where there is something else."""
-    try:
-        return is_there(place)
-    except NotAStoreError:
-        if is_begun(Files(place)):
-            return False
-        if has_writers(Files(place)):  # by now
-            return True
-        raise
 
 
 def _open_free(root: Path, pattern: str, options: RequestedOptions, mode: str, mark: str | None) -> Opened:

@@ -28,7 +28,7 @@ from diskbuffer.schema.endings import CUT_OFF, RUNNING
 from diskbuffer.schema.environment import describe as describe_spaces
 from diskbuffer.schema.environment import is_sane
 from diskbuffer.schema.environment import numbers as as_numbers
-from diskbuffer.schema.nested import flatten, leaves, one_of, put, put_argument, value_at
+from diskbuffer.schema.nested import flatten, one_of
 from diskbuffer.schema.pictures import PictureKind, picture_kind
 from diskbuffer.schema.schema import (
     BUILT_IN,
@@ -41,8 +41,8 @@ from diskbuffer.schema.schema import (
     is_observation,
     unescape_key,
 )
-from diskbuffer.store.building import is_there as is_store
 from diskbuffer.store.system.files import boot_id
+from diskbuffer.writers.description import is_readable as is_store
 
 if typing.TYPE_CHECKING:
     from diskbuffer.arguments.inputs import as_array, device_of, seconds_of, step_ids
@@ -110,7 +110,6 @@ __all__ = [
     "is_sane",
     "is_store",
     "joint_kind",
-    "leaves",
     "local_path",
     "one_of",
     "picture_kind",
@@ -118,8 +117,6 @@ __all__ = [
     "printable",
     "priorities_of",
     "progress_bar",
-    "put",
-    "put_argument",
     "read_info",
     "refuse_inside",
     "refuse_unknown",
@@ -130,7 +127,6 @@ __all__ = [
     "step_ids",
     "transform_of",
     "unescape_key",
-    "value_at",
     "values_that_fit",
     "writers_of",
 ]

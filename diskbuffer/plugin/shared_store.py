@@ -21,8 +21,8 @@ from diskbuffer.runtime import forks
 from diskbuffer.runtime.dropped import close_dropped
 from diskbuffer.schema.environment import as_json
 from diskbuffer.schema.schema import Column, is_observation
-from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import PACKED_ROW_BYTES
+from diskbuffer.writers.description import is_readable
 
 _writers: weakref.WeakValueDictionary[str, SharedStore] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[SharedStore] = weakref.WeakSet()
@@ -89,7 +89,7 @@ class SharedStore:
         if buffer is not None:
             return buffer
         with self.lock:
-            if self._buffer is None and is_there(self.path):
+            if self._buffer is None and is_readable(self.path):
                 opened = ReplayBuffer(self.path, **self._options, mode="r")
                 opened._access.to_write = "open_to_write() opens it to write"
                 self._take(opened, writes=False)
@@ -128,7 +128,7 @@ class SharedStore:
         if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
             before.close()
         options = self._options | dict(how)
-        if self._codec is not None and "columns" in options and not is_there(self.path):
+        if self._codec is not None and "columns" in options and not is_readable(self.path):
             options["columns"] = _with_codec(options["columns"], self._codec)
         try:
             return ReplayBuffer(self.path, **options)

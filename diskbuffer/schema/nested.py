@@ -36,13 +36,6 @@ def put_argument(values: dict[str, Any], path: str, value: Any) -> None:
         values[name] = value
 
 
-def value_at(values: Any, path: str) -> Any:
-    """Return what `put` has put in its place."""
-    for part in path.split("/"):
-        values = values[unescape_key(part)]
-    return values
-
-
 def one_of(values: Any, n: Any) -> Any:
     """Return what an index, such as a number along the first axis, chooses of each of the values, nested or not."""
     return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]

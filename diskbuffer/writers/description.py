@@ -173,6 +173,18 @@ def is_begun(files: Files) -> bool:
     return files.root.is_dir() and all(name in (SHARED, "lost+found") or name.endswith(".tmp") for name in files.names())
 
 
+def is_readable(place: Path) -> bool:
+    """Return whether there is a store, or several writers'; a NotAStoreError where there is something else."""
+    try:
+        return is_there(place)
+    except NotAStoreError:
+        if is_begun(Files(place)):
+            return False
+        if has_writers(Files(place)):  # by now
+            return True
+        raise
+
+
 def is_one_store(files: Files) -> bool:
     """Return whether a directory is the store of one writer."""
     return _has_attribute(files, ATTRIBUTE)

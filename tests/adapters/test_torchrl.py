@@ -1031,7 +1031,7 @@ def test_what_is_no_tensordict_is_refused(step: Any, tmp_path: Path) -> None:
     storage = DiskStorage(100, tmp_path / "store")
     buffer = ReplayBuffer(storage=storage, batch_size=8)
     for add in (lambda: buffer.add(step), lambda: buffer.extend([step, step]), lambda: storage.set(0, step)):
-        with pytest.raises(db.InputError, match="holds tensordicts, found"):
+        with pytest.raises(db.InputError, match="expected tensordicts, found"):
             add()
     assert len(buffer) == 0
     buffer.extend([small(1)[0], small(1, 1)[0]])

@@ -12,7 +12,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.samplers.draws import Offsets
-from diskbuffer.schema.nested import flatten, value_at
+from diskbuffer.schema.nested import flatten
 
 COLUMNS = {
     **{"obs/camera": db.Column((36, 36), "uint8"), "obs/state": db.Column((2,), "float32"), "action": db.Column((3,), "float64")},
@@ -117,7 +117,7 @@ class World:
                 assert step in eligible
                 for path, each in offsets.items():
                     rows, mask = self.expected(step, path, [offset * stride for offset in each], padding)
-                    np.testing.assert_array_equal(value_at(batch, path)[n], rows, err_msg=f"{path} {each} of step {step}")
+                    np.testing.assert_array_equal(flatten(batch)[path][n], rows, err_msg=f"{path} {each} of step {step}")
                     if padding is not None:
                         assert masks[path][n].tolist() == mask
 

@@ -10,10 +10,11 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -132,6 +133,11 @@ class ClusterBuffer:
     def __getstate__(self) -> dict[str, Any]:
         """Return how another process reaches the same stores."""
         return self._how
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What each writer's `ReplayBuffer` is made with."""
+        return MappingProxyType(self._how["store"])
 
     def __setstate__(self, how: dict[str, Any]) -> None:
         """Reach the stores; nothing is started by this."""

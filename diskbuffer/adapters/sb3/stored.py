@@ -99,23 +99,23 @@ class Stored(SharedStore):
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing, as a store of this capacity."""
-        if self._writes:
+        if self.writes:
             return super().open_to_write()
         with advising():
             return super().open_to_write(capacity=self._capacity, **how)
 
     def open_to_read(self) -> ReplayBuffer | None:
         """Open it where it is there and not open yet."""
-        if self._buffer is not None:
-            return self._buffer
+        if self.buffer is not None:
+            return self.buffer
         with advising():
             return super().open_to_read()
 
     def _writer(self, stacks: Any) -> ReplayBuffer:
         """Return the store, opened for writing, or made by the first stacks of observations."""
-        if self._buffer is not None and self._writes:
-            return self._buffer
-        if self._buffer is not None or is_store(self.path):
+        if self.buffer is not None and self.writes:
+            return self.buffer
+        if self.buffer is not None or is_store(self.path):
             return self.open_to_write()
         begins = "first" if self._stack == 1 else padding(next(iter(parts_of(stacks).values())))
         return self.open_to_write(columns=self._columns, frame_stack=self._stack, padding=begins)
@@ -209,9 +209,9 @@ class Stored(SharedStore):
 
     def counts(self) -> tuple[int, int]:
         """Return how many steps each environment has, and has ever had; the fewest, where a kill came between them."""
-        if self._buffer is None:
+        if self.buffer is None:
             return 0, 0
-        stored, ever = self._buffer.counts()
+        stored, ever = self.buffer.counts()
         return int(stored.min()), int(ever.min())
 
 

@@ -16,7 +16,7 @@ from diskbuffer import Column
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError
-from diskbuffer.plugin import KEPT, escape_key, is_observation, unescape_key, value_at
+from diskbuffer.plugin import KEPT, escape_key, is_observation, unescape_key
 
 Array = npt.NDArray[Any]
 
@@ -61,7 +61,7 @@ def arguments(step: Mapping[str, Any], extra: Mapping[str, Column], shape: tuple
         values["reward"] = values["reward"].astype(np.float64)
     for path, column in extra.items():
         try:
-            values[path] = value_at(step, path)
+            values[path] = functools.reduce(lambda values, name: values[unescape_key(name)], path.split("/"), step)
         except KeyError:
             values[path] = np.zeros((*shape, *column.shape), column.np_dtype)
     return values

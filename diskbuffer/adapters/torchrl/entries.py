@@ -17,9 +17,9 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, unra
 from diskbuffer import Column
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.frame_stacks import STORED_WHOLE, Frames, do_roll, look_stacked, padding
-from diskbuffer.adapters.place_column import OURS, SLOT
+from diskbuffer.adapters.place_column import OURS
 from diskbuffer.errors import InputError, SchemaError, StackError
-from diskbuffer.plugin import Batch, escape_key, unescape_key
+from diskbuffer.plugin import Batch, escape_key, is_observation, unescape_key
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -50,12 +50,12 @@ def key_of(path: str) -> tuple[Key, bool]:
     return (below, True) if first == "obs" else ((column_names.key_of(first), *below), False)
 
 
-def as_entries(rows: Mapping[str, Array]) -> dict[str, Any]:
+def as_entries(rows: Mapping[str, Any]) -> dict[str, Any]:
     """Return rows of columns, or of their masks, below "mask/", as entries of a tensordict, nested."""
     tree: dict[str, Any] = {}
     for path, values in rows.items():
         key, _ = key_of(path.removeprefix("mask/"))
-        put(tree, ("mask", *key) if path.startswith("mask/") else key, torch.from_numpy(values))
+        put(tree, ("mask", *key) if path.startswith("mask/") else key, torch.as_tensor(values))
     return tree
 
 
@@ -173,6 +173,15 @@ class Entries:
             entries.append(Entry(key, paired, _frames_of(column, stack if paired else 1)))
         return cls(tuple(entries), lanes, stack)
 
+    @classmethod
+    def sampled(cls, batch: Mapping[str, torch.Tensor], stack: int) -> Entries:
+        """Find them in a batch of steps, by the path of each value."""
+        columns = {}
+        for path, values in batch.items():
+            frame = values.shape[1 + (stack > 1 and is_observation(path)) :]
+            columns[path] = Column(tuple(frame), _dtype((path,), values).name)
+        return cls.stored(columns, (), stack)
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
@@ -182,7 +191,7 @@ class Entries:
         columns = {entry.path: entry.frames.column for entry in self.entries}
         if not any(entry.paired for entry in self.entries):
             columns[NOTHING] = Column((), "bool")
-        return {"reward": Column((), "bool")} | columns | {SLOT: Column((), "int64")}
+        return {"reward": Column((), "bool")} | columns
 
     def padding(self, data: Any) -> str:
         """Return what an episode's first stack is filled up with, by steps of which the first begins one."""
@@ -309,7 +318,7 @@ def as_tensordict(data: Any) -> TensorDictBase:
         return torch.stack(data)
     if not isinstance(data, TensorDictBase):
         raise InputError(
-            f"a DiskStorage holds tensordicts, found {type(data).__name__}; make one, as by TensorDict({{'x': x}}, [n]), or "
+            f"expected tensordicts, found {type(data).__name__}; make one, as by TensorDict({{'x': x}}, [n]), or "
             "steps.to_tensordict() of a tensorclass"
         )
     return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,39 @@ def _draw_in_use(storage: DiskStorage, n: int, draw: Callable[[int], dict[str, A
     raise EmptyBufferError(_HARDLY_ANY)
 
 
+def draws_windows(sampler: Sampler) -> bool:
+    """Return whether a sampler draws windows."""
+    return hasattr(sampler.form, "columns")
+
+
+def length_of(sampler: Sampler) -> int:
+    """Return how many steps one sample is; an InputError where TorchRL has no place for what is drawn."""
+    form = sampler.form
+    if not draws_windows(sampler) and (not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False)):
+        raise InputError(
+            f"a TorchRL buffer reads steps, whole sequences or windows; {type(sampler).__name__} draws something else"
+        )
+    return int(getattr(form, "length", None) or 1)
+
+
+def ends_of(ended: Mapping[str, torch.Tensor], length: int) -> dict[tuple[str, str], torch.Tensor]:
+    """Return the flags that TorchRL has of sequences, (n, 1), from those of their steps, (n,): the last is truncated."""
+    terminated, truncated = ended["terminated"][:, None], ended["truncated"][:, None].clone()
+    truncated[length - 1 :: length] = True
+    return {
+        ("next", "terminated"): terminated,
+        ("next", "truncated"): truncated,
+        ("next", "done"): truncated | terminated,
+    }
+
+
+def per_sample(batch_size: int, length: int) -> int:
+    """Return how many samples a batch is, of which each is so many steps."""
+    if batch_size % length:
+        raise InputError(f"the batch size must be a multiple of the sequences' length, {length}, found {batch_size}")
+    return batch_size // length
+
+
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]
     """One of diskbuffer's samplers, such as `diskbuffer.Prioritized()`, for a TorchRL buffer on a `DiskStorage`.
 
@@ -81,34 +114,22 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
     def __init__(self, sampler: Sampler) -> None:
         if not isinstance(sampler, Sampler):
             raise InputError(f"a DiskSampler takes one of diskbuffer's samplers, such as diskbuffer.Uniform(), found {sampler!r}")
-        form, length = sampler.form, getattr(sampler.form, "length", None) or 1
-        self._has_windows = hasattr(form, "columns")
-        if not self._has_windows and (not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False)):
-            raise InputError(
-                f"a TorchRL buffer reads steps, whole sequences or windows; {type(sampler).__name__} draws something else"
-            )
-        self.sampler, self._length = sampler, int(length)
+        self.sampler, self._length, self._has_windows = sampler, length_of(sampler), draws_windows(sampler)
 
     @uncompiled
     def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Draw places of the storage."""
         if not isinstance(storage, DiskStorage):
             raise InputError(f"a DiskSampler draws from a DiskStorage, found {type(storage).__name__}")
-        if batch_size % self._length:
-            raise InputError(f"the batch size must be a multiple of the sequences' length, {self._length}, found {batch_size}")
+        n = per_sample(batch_size, self._length)
         if self._has_windows:
-            return self._read_windows(storage, batch_size)
-        steps, places, notes = self._draw(storage, batch_size // self._length)
+            return self._read_windows(storage, n)
+        steps, places, notes = self._draw(storage, n)
         info: dict[Any, Any] = {}
         if "weights" in notes:
             info["priority_weight"] = torch.from_numpy(np.repeat(notes["weights"], self._length))
         if self._length > 1:
-            ends = torch.zeros(batch_size, 1, dtype=torch.bool)
-            ends[self._length - 1 :: self._length] = True
-            ended = storage.reading().at(steps.ravel(), columns=["terminated", "truncated"])
-            truncated, terminated = ended["truncated"][:, None] | ends, ended["terminated"][:, None]
-            info["next", "truncated"], info["next", "terminated"] = truncated, terminated
-            info["next", "done"] = truncated | terminated
+            info |= ends_of(storage.reading().at(steps.ravel(), columns=["terminated", "truncated"]), self._length)
         return _index(storage, steps.ravel(), places), info
 
     def _read_windows(self, storage: DiskStorage, n: int) -> tuple[Any, dict[Any, Any]]:

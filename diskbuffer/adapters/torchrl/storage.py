@@ -168,8 +168,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if self._is_started_copy:
             raise InputError(
                 f"{self.path}: only the process that made this storage writes to it, and this one was given it when it was "
-                "started. Several writers of one replay buffer, as with MultiCollector(replay_buffer=...), do not work yet: have "
-                "collectors return what they collect, and extend the buffer in the process that made it"
+                "started. Where collectors in several processes write, as with MultiCollector(replay_buffer=...), give them a "
+                "diskbuffer.adapters.torchrl.CollectorBuffer; or have them return what they collect, and extend this one here"
             )
 
     def _empty(self) -> None:

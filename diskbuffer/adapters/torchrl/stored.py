@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
-from diskbuffer import ReplayBuffer
+from diskbuffer import Column, ReplayBuffer
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_leftovers, remove_tree, take_back
@@ -121,8 +121,8 @@ class Stored(SharedStore):
     def refresh(self) -> None:
         """Load what another process has written since."""
         with self.lock:
-            if self._buffer is not None:
-                self._buffer.refresh()
+            if self.buffer is not None:
+                self.buffer.refresh()
             self.reload()
 
     def settled(self) -> ReplayBuffer:
@@ -133,7 +133,7 @@ class Stored(SharedStore):
         """
         self.known()
         opened = self.opened
-        if not self._writes and self.ring.is_behind(opened):
+        if not self.writes and self.ring.is_behind(opened):
             self.accept(opened)
         return opened
 
@@ -186,7 +186,7 @@ class Stored(SharedStore):
     def _begin(self, data: Any, cursor: Any) -> Entries:
         """Open the store for writing, or make it for such steps; return the entries that it has."""
         if self.entries is not None or is_store(self.path):
-            if not self._writes:
+            if not self.writes:
                 self.open_to_write()
                 remove_leftovers(self.path.resolve())
             return self.known()
@@ -195,7 +195,7 @@ class Stored(SharedStore):
         entries = Entries.of(data, self.ndim, self._frame_stack)
         n_envs, self._lanes = math.prod(entries.lanes), entries.lanes
         self.open_to_write(
-            columns=entries.columns,
+            columns=entries.columns | {SLOT: Column((), "int64")},
             capacity=_capacity_of(-(-self.max_size // n_envs)) * n_envs,
             n_envs=n_envs,
             frame_stack=entries.stack,
