@@ -2,10 +2,10 @@
 
 Small data sets of every format are changed by a seeded mutator (`soak.hostile_data_sets`) and imported. The process that reads
 them may crash, read for 5 s or take 2 GB, which the import tells; neither that one nor the import's own may import modules, run
-code, or open files elsewhere, nor the latter crash, hang (60 s) or take 2 GB. Python's audit events tell of it in both, and the
-kernel (inotify) of what libraries in C open in the directory that links and names in the data sets lead to. What
-was imported is compared with what the format's own library reads of the same files. One in four becomes a store; of the others
-the import reads the rows into memory, which takes a tenth of the time.
+code, or open files elsewhere, nor the latter crash, hang (60 s) or take 500 MB more than it has. Python's audit events tell of
+it in both, and the kernel (inotify) of what libraries in C open in the directory that links and names in the data sets lead to.
+What was imported is compared with what the format's own library reads of the same files. One in four becomes a store; of the
+others the import reads the rows into memory, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from soak.table import Row, tally
 from soak.workers import Answer, Job, Pool, scratch
 
 MEMORY = 2 * 1024**3  # bytes that the process may have which reads
+GROWN = 500 * 10**6  # bytes that the import's own process may need beside what it has
 WHOLE = 4  # one in so many is made a store; of the others the rows are read
 LOSSES = (
     *("arrays", "attributes", "episode_metadata", "final_info", "groups", "infos", "meta", "metadata", "others", "strings"),
@@ -57,6 +58,7 @@ FINE = {
 }
 BROKEN = {
     **fuzz.BROKEN,
+    "memory": "needed 500 MB in the import's own process",
     "module": "imported a module",
     "terminal": "wrote control characters to the terminal",
     "rows": "stored rows that differ from the source",
@@ -88,9 +90,13 @@ class Bench:
         done = [] if job["number"] < 0 else mutate(root, outside, rng, root / kind.name)
         self._reading.ready()
         modules, rows = set(sys.modules), (None if max(job["number"], 0) % WHOLE == 0 else dict[str, Any]())
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+        before = memory()["VmRSS"]
         with contextlib.closing(links.Watch(outside)) as watch, self._watch.over(inside):
             answer = attempt(kind, root / kind.name, inside / "new" / "store", rows)
             opened = watch.seen()
+        if (grown := memory()["VmHWM"] - before) > GROWN:
+            answer = {"class": "memory", "error": f"{grown / 1e6:.0f} MB"}
         if answer["class"] in ("read", "refused"):
             above = [str(path) for path in inside.resolve().parents]  # which are synced when a store is made
             seen = [("module", name) for name in sorted(set(sys.modules) - modules)]
@@ -102,6 +108,12 @@ class Bench:
             elif answer["class"] == "read":
                 answer = compared(kind, root / kind.name, stored(inside / "new" / "store") if rows is None else rows)
         return {**answer, "done": done}
+
+
+def memory() -> dict[str, int]:
+    """Return how many bytes this process has, ``VmRSS``, and had at most, ``VmHWM``."""
+    lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines() if line.endswith(" kB")]
+    return {name.removesuffix(":"): int(size) * 1024 for name, size, _ in lines}
 
 
 def made(directory: Path, name: str) -> Path:

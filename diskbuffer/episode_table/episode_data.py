@@ -132,8 +132,8 @@ class Source(Protocol):
         """What there is that a store cannot hold: a name, and a sentence that says what and why."""
         ...
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
-        """Yield the episodes, from the one of number `first` on. What they are made of is read when it is asked for.
+    def episodes(self) -> Iterator[EpisodeData]:
+        """Yield the episodes. What they are made of is read when it is asked for.
 
         An episode can be read until the next one is asked for, and no longer.
         """

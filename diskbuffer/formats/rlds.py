@@ -70,9 +70,9 @@ class RLDSSource:
         columns = {at: column_of(_Shape(leaves[key]), path, "/".join(key)) for at, key in self._keys.items()}
         self.contents = Contents(columns, len(self._episodes), final=last != "step", tags=bool(self._tag))
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        for number in range(first, len(self._episodes)):
+        for number in range(len(self._episodes)):
             try:
                 steps = _Steps(self._episodes[number]["steps"], f"{self._path}: episode {number}")
             except Exception as error:

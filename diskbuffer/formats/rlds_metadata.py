@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SourceError
+from diskbuffer.formats.json_files import read_json
 
-_LARGEST = 16 * 1024**2  # bytes
 _CLASSES = frozenset(
     f"tensorflow_datasets.core.features.{name}"
     for name in (
@@ -36,24 +36,18 @@ def check_features(path: Path) -> None:
     """
     where = path / "features.json"
     try:
-        with where.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise SourceError(f"{where} has more than {_LARGEST:,} bytes, and should not")
-        left: list[Any] = [json.loads(text)]
-        while left:
-            one = left.pop()
-            if isinstance(one, dict):
-                _check_keys(where, one)
-                left += one.values()
-            elif isinstance(one, list):
-                left += one
-            elif isinstance(one, str) and (inner := _parsed(one)) is not None:
-                left.append(inner)
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, SourceError):
-            raise
+        left: list[Any] = [read_json(where)]
+    except OSError as error:
         raise SourceError(f"{path} is no data set of TFDS, as its features.json cannot be read: {error}") from error
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            _check_keys(where, one)
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, str) and (inner := _parsed(where, one)) is not None:
+            left.append(inner)
 
 
 def _check_keys(where: Path, content: dict[str, Any]) -> None:
@@ -69,12 +63,14 @@ def _check_keys(where: Path, content: dict[str, Any]) -> None:
             raise SourceError(f"{where} has a feature of the name {key[:200]!r}, which would lead to files elsewhere")
 
 
-def _parsed(text: str) -> Any:
+def _parsed(where: Path, text: str) -> Any:
     """Return what a text holds that is a JSON object; None where it is none."""
     try:
         return json.loads(text) if "{" in text else None
     except ValueError:
         return None
+    except RecursionError as error:
+        raise SourceError(f"{where} is damaged: JSON in it is nested too deeply") from error
 
 
 def check_files(path: Path, instructions: Any) -> None:

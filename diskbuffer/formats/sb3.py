@@ -77,9 +77,8 @@ class SB3Source:
     def _ring(self, array: npt.NDArray[Any], env: int) -> Rows:
         return Joined([RowRange(array[:, env], first, last) for first, last in self._order])
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes, environment by environment."""
-        number = 0
         for env in range(self._n_envs):
             columns = self._columns(env)
             done = np.asarray(self._ring(self._buffer.dones, env)[: self._steps]) != 0
@@ -88,15 +87,13 @@ class SB3Source:
                 name: self._following(then, shape, env) for name, (_, then, shape) in self._obs.items() if then is not None
             }
             for begin, end in runs(done, [(columns[name], rows) for name, rows in following.items()]):
-                if number >= first:
-                    values: dict[str, Rows] = {name: RowRange(rows, begin, end) for name, rows in columns.items()}
-                    for name in self._obs:
-                        last = self._last(name, following, env, end)
-                        values[name] = values[name] if last is None else Joined([values[name], last])
-                    for flag, which in (("terminated", done & ~timeout), ("truncated", done & timeout)):
-                        values[flag] = which[begin:end]
-                    yield EpisodeData(values, end - begin, stream=env)
-                number += 1
+                values: dict[str, Rows] = {name: RowRange(rows, begin, end) for name, rows in columns.items()}
+                for name in self._obs:
+                    last = self._last(name, following, env, end)
+                    values[name] = values[name] if last is None else Joined([values[name], last])
+                for flag, which in (("terminated", done & ~timeout), ("truncated", done & timeout)):
+                    values[flag] = which[begin:end]
+                yield EpisodeData(values, end - begin, stream=env)
 
     def _following(self, array: npt.NDArray[Any], shape: tuple[int, ...], env: int) -> Rows:
         return Shaped(self._ring(array, env), shape)

@@ -7,10 +7,11 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -130,6 +131,76 @@ def test_rolling_stacks_are_stored_frame_by_frame(tmp_path: Path) -> None:
     assert torch.equal(batch["next", "pixels"], stacks[batch["action"] + 1])
     assert buffer.reader.columns["obs/pixels"].shape == (8, 8)
     buffer.close()
+
+
+class Model:
+    """A collector of random trajectories, as plain lists: observations are 0 or 1, so that many look as if they went on."""
+
+    def __init__(self, random: np.random.Generator, first: int) -> None:
+        self._random, self._next = random, first
+        self.envs = int(random.integers(1, 4))
+        self._obs, self._trajectory = random.integers(2, size=self.envs), np.arange(self.envs)
+        self._at: list[list[int]] = [[] for _ in range(self.envs)]
+        self.trajectories: list[list[int]] = []
+
+    def batch(self) -> TensorDict:
+        """Return what the next steps are, (envs, n); each has a number, its action."""
+        steps = [[self._step(env) for env in range(self.envs)] for _ in range(self._random.integers(1, 12))]
+        obs, after, action, trajectory, terminated, truncated = (
+            torch.as_tensor(np.array(part).reshape(len(steps), self.envs).T) for part in np.moveaxis(np.array(steps), -1, 0)
+        )
+        ends = {"terminated": terminated.bool()[..., None], "truncated": truncated.bool()[..., None]}
+        shape = [self.envs, len(steps)]
+        data = {"observation": obs[..., None], "action": action, "collector": TensorDict({"traj_ids": trajectory}, shape)}
+        return TensorDict({**data, "next": TensorDict({"observation": after[..., None], **ends}, shape)}, shape)
+
+    def _step(self, env: int) -> tuple[int, ...]:
+        obs, after, trajectory = int(self._obs[env]), int(self._random.integers(2)), int(self._trajectory[env])
+        ending = self._random.choice(["", "terminated", "truncated", "unsaid"], p=[0.7, 0.1, 0.1, 0.1])
+        self._at[env].append(self._next)
+        self._next += 1
+        self._obs[env] = after
+        if ending:
+            self.trajectories.append(self._at[env])
+            self._at[env], self._obs[env], self._trajectory[env] = [], self._random.integers(2), self._trajectory.max() + 1
+        return obs, after, self._next - 1, trajectory, ending == "terminated", ending == "truncated"
+
+    def end(self) -> None:
+        """Note what it leaves."""
+        self.trajectories += [at for at in self._at if at]
+        self._at = [[] for _ in range(self.envs)]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_random_collectors_that_end_and_start_leave_their_trajectories(
+    number: int, any_seed: int, buffer: CollectorBuffer, amount: Callable[[int, int], int]
+) -> None:
+    random, ended, steps = np.random.default_rng([any_seed, number]), list[Model](), 0
+    running = [(Model(random, 0), other(buffer))]
+    for n in range(amount(40, 400)):
+        model, writer = running[random.integers(len(running))]
+        batch = model.batch()
+        writer.extend(batch)
+        steps += batch.numel()
+        if random.random() < 0.1:
+            running.append((Model(random, (n + 1) * 10_000), other(buffer)))
+        if len(running) > 1 and random.random() < 0.1:
+            model, writer = running.pop(random.integers(len(running)))
+            writer.close()
+            ended.append(model)
+        if random.random() < 0.3:
+            assert len(buffer) == buffer.write_count == steps
+    models = [*ended, *(model for model, _ in running)]
+    for model in models:
+        model.end()
+    expected = sorted(each for model in models for each in model.trajectories)
+    stored = [buffer.reader.at(episode.steps)["action"].tolist() for episode in buffer.reader.episodes]
+    assert sorted(stored) == expected
+    where = {step: n for n, each in enumerate(expected) for step in each}
+    slices = buffer.sample(512, db.Slices(2, seed=0))["action"].unflatten(0, (-1, 2)).tolist()
+    assert all(where[first] == where[second] for first, second in slices)
+    for _, writer in running:
+        writer.close()
 
 
 @pytest.mark.parametrize("how", [{}, {"extend_buffer": False}, {"trajs_per_batch": 2}], ids=str)

@@ -119,8 +119,8 @@ class Given:
     def __init__(self, found: list[EpisodeData], contents: Contents, losses: Mapping[str, str] | None = None) -> None:
         self.found, self.contents, self.losses = found, contents, losses or {}
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
-        yield from self.found[first:]
+    def episodes(self) -> Iterator[EpisodeData]:
+        yield from self.found
 
     def close(self) -> None:
         pass

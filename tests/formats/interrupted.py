@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import itertools
+import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from diskbuffer.formats import EpisodeData, export, import_
 from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
+from tests.support.in_fork import in_fork
 
-# Runs an export or an import; tells of each episode before it is written, or of each block that was added, and waits for a line.
-SLOW = """
-import json, sys
-import pytest
-from diskbuffer.formats import export, exporting, import_
-from diskbuffer.formats.stored import StoreSource
-from diskbuffer.plugin import Appender
-from tests.formats.episodes import read_here
-run, name, source, target, options = json.loads(sys.argv[1])
-class Slow(StoreSource):
-    def episodes(self, first=0):
-        for one in super().episodes(first):
-            print("episode", flush=True)
-            sys.stdin.readline()
-            yield one
-exporting.StoreSource = Slow
-add = Appender.append
-def slow(self, *given, **named):
-    add(self, *given, **named)
-    print("block", flush=True)
-    sys.stdin.readline()
-Appender.append = slow
-read_here(pytest.MonkeyPatch(), 100)
-(import_ if run == "import" else export)(name, source, target, progress=False, **options)
-"""
+ROUNDS = 8
+KILLED = 99  # the status of a process that ended as if it had been killed
 
 
 def stop(*_: Any, **__: Any) -> None:
@@ -75,15 +57,53 @@ def killed(code: str, after: int, *arguments: str, said: str = "episode", cwd: P
     assert process.returncode == -signal.SIGKILL, "it was over before it could be killed"
 
 
-def kill_and_go_on(run: str, name: str, source: Path, target: Path, *after: int, **options: Any) -> None:
-    """Run an export or an import, kill it at that episode, or block, of each run, and run it again to its end."""
-    for number in after:
-        argument = json.dumps([run, name, str(source), str(target), options])
-        killed(SLOW, number, argument, said="episode" if run == "export" else "block")
-        assert not target.exists()
-        assert (target.parent / f".{target.name}.unfinished").is_dir()
-    (import_ if run == "import" else export)(name, source, target, progress=False, **options)
-    assert not list(target.parent.glob(".*"))
+def killed_and_finished(run: str, name: str, source: Path, target: Path, seed: int, **options: Any) -> Iterator[None]:
+    """Export or import again and again: each time it is killed once or more, at any call of a function, then run to its end.
+
+    What is at the target is to be looked at after each time, and is removed then.
+    """
+    random, counted, told = np.random.default_rng(seed), target.with_name("counted"), target.with_name("calls")
+    work = partial(import_ if run == "import" else export, name, source, progress=False, **options)
+    assert in_fork(partial(_tell, told, partial(work, counted))) == 0
+    calls = int(told.read_text())
+    _remove(counted)
+    for _ in range(ROUNDS):
+        for _ in range(random.integers(1, 4)):
+            at = int(random.integers(calls))
+            assert target.exists() or in_fork(partial(_calls, partial(work, target), at)) in (0, KILLED)
+        if not target.exists():
+            work(target)
+            assert not list(target.parent.glob(".*"))
+        yield
+        _remove(target)
+        _remove(target.with_name(f".{target.name}.unfinished"))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _tell(file: Path, work: Callable[[], object]) -> None:
+    file.write_text(str(_calls(work)))
+
+
+def _calls(work: Callable[[], object], last: int | None = None) -> int:
+    """Do something, and return how many calls of functions that took; with `last`, end the process as a kill does at that one."""
+    count = itertools.count()
+
+    def seen(*_: object) -> None:
+        if next(count) == last:
+            os._exit(KILLED)
+
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return next(count)
 
 
 def fill_the_disk_and_go_on(name: str, store: Path, target: Path, after: int, **options: Any) -> None:

@@ -44,8 +44,8 @@ class Source:
         self.size = size
         do(self.does, "opening")
 
-    def episodes(self, first=0):
-        for number in range(first, 2):
+    def episodes(self):
+        for _ in range(2):
             do(self.does, "an episode")
             yield EpisodeData({"obs": Rows(self.does, (5, self.size)), "action": np.zeros(4, np.float32)}, 4)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,17 @@ def test_exports_to_a_full_disk_go_on(tmp_path: Path, case: str, monkeypatch: py
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_killed_goes_on(tmp_path: Path, case: str) -> None:
+def test_what_is_killed_goes_on(tmp_path: Path, case: str, any_seed: int) -> None:
     name, options, streams, losses = CASES[case]
     store = a_store(tmp_path / "store", streams)
     export(name, store, tmp_path / "clean", progress=False, allow_loss=losses, **options)
     import_(name, tmp_path / "clean", tmp_path / "back of clean", progress=False)
-    interrupted.kill_and_go_on("export", name, store, tmp_path / "out", 14, allow_loss=losses, **options)
-    interrupted.kill_and_go_on("import", name, tmp_path / "out", tmp_path / "back of out", 14)
-    interrupted.assert_same_in_each_stream(tmp_path / "back of clean", tmp_path / "back of out")
+    clean, out, back = (tmp_path / name for name in ("back of clean", "out", "back of out"))
+    for _ in interrupted.killed_and_finished("export", name, store, out, any_seed, allow_loss=losses, **options):
+        interrupted.assert_same_in_each_stream(clean, import_(name, out, back, progress=False))
+        shutil.rmtree(back)
+    for _ in interrupted.killed_and_finished("import", name, tmp_path / "clean", back, any_seed):
+        interrupted.assert_same_in_each_stream(clean, back)
 
 
 EVERY = CASES | {
@@ -127,8 +131,8 @@ GOLDEN = Path(__file__).parent / "golden" / "npz"
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("name", "source"), [("drqv2", GOLDEN / "drqv2"), ("ogbench", GOLDEN / "ogbench" / "raw.npz")])
-def test_imports_that_are_killed_go_on(tmp_path: Path, name: str, source: Path) -> None:
+def test_imports_that_are_killed_go_on(tmp_path: Path, name: str, source: Path, any_seed: int) -> None:
     losses = ["final_info"] if name == "ogbench" else []
     import_(name, source, tmp_path / "clean", allow_loss=losses, progress=False)
-    interrupted.kill_and_go_on("import", name, source, tmp_path / "store", 3, allow_loss=losses)
-    interrupted.assert_same_in_each_stream(tmp_path / "clean", tmp_path / "store")
+    for _ in interrupted.killed_and_finished("import", name, source, tmp_path / "store", any_seed, allow_loss=losses):
+        interrupted.assert_same_in_each_stream(tmp_path / "clean", tmp_path / "store")

@@ -87,6 +87,12 @@ def data_set(golden: Path, tmp_path: Path) -> Path:
 # There and back
 
 
+def groups_of(directory: Path) -> list[int]:
+    """Return how many rows each row group has, of all files in their order."""
+    metadata = [pq.read_metadata(file) for file in sorted(directory.rglob("*.parquet"))]
+    return [one.row_group(n).num_rows for one in metadata for n in range(one.num_row_groups)]
+
+
 @given(seed=st.integers(0, 10**6), image=st.booleans(), streams=st.integers(1, 2))
 @examples(1, 10)
 def test_episodes_come_back_as_they_were_but_for_final_observations(
@@ -111,6 +117,7 @@ def test_episodes_come_back_as_they_were_but_for_final_observations(
         export("lerobot", store, path / "data", allow_loss=FINAL, progress=False, pictures=pictures, chunks_size=2)
         found = to_store(path / "data", path / "again")
     made.assert_same(found, without_final(made.read(store)))
+    assert groups_of(path / "data" / "data") == [one["steps"] for one in found]
     with db.ReplayBuffer(store, mode="r") as before, db.ReplayBuffer(path / "again", mode="r") as after:
         assert before.columns == after.columns
         assert ({"fps": 30} | (before.metadata or {}), before.n_envs) == (after.metadata, after.n_envs)
@@ -353,36 +360,24 @@ def test_statistics_of_pictures_are_of_each_channel() -> None:
 
 # After a kill, or on a full disk
 
-SLOW_EXPORT = """
-import sys
-from diskbuffer.formats import export
-from diskbuffer.formats.lerobot import writer
-writer._MOST_EPISODES = 4
-inner = writer.LeRobotWriter.write
-def write(self, episode):
-    inner(self, episode)
-    print("episode", flush=True)
-    sys.stdin.readline()
-writer.LeRobotWriter.write = write
-export("lerobot", sys.argv[1], sys.argv[2], allow_loss=["final_obs"], progress=False)
-"""
-
 
 @pytest.mark.nightly
-def test_an_export_and_an_import_that_are_killed_are_finished(tmp_path: Path) -> None:
-    made.store_of(tmp_path / "store", made.some(20), n_envs=1)
-    interrupted.killed(SLOW_EXPORT, 11, str(tmp_path / "store"), str(tmp_path / "data"))
-    assert not (tmp_path / "data").exists()
-    kept = tmp_path / ".data.unfinished" / "data" / "data/chunk-000/file-000.parquet"
-    before = kept.stat().st_mtime_ns
+def test_an_export_and_an_import_that_are_killed_are_finished(
+    tmp_path: Path, any_seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diskbuffer.formats.lerobot.writer._MOST_EPISODES", 4)
+    store = made.store_of(tmp_path / "store", made.some(20), n_envs=1)
+    wanted, data, again = without_final(made.read(store)), tmp_path / "data", tmp_path / "again"
+    for _ in interrupted.killed_and_finished("export", "lerobot", store, data, any_seed, allow_loss=FINAL):
+        made.assert_same(to_store(data, again), wanted)
     exported(tmp_path)
-    assert (tmp_path / "data/data/chunk-000/file-000.parquet").stat().st_mtime_ns == before
-    interrupted.kill_and_go_on("import", "lerobot", tmp_path / "data", tmp_path / "again", 7)
-    made.assert_same(made.read(tmp_path / "again"), without_final(made.read(tmp_path / "store")))
+    shutil.rmtree(again)
+    for _ in interrupted.killed_and_finished("import", "lerobot", data, again, any_seed):
+        made.assert_same(made.read(again), wanted)
 
 
 def exported(path: Path) -> None:
-    """Export a store, as `SLOW_EXPORT` does."""
+    """Export a store to files of few episodes."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.lerobot.writer._MOST_EPISODES", 4)
         export("lerobot", path / "store", path / "data", allow_loss=FINAL, progress=False)

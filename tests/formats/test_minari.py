@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -448,12 +449,16 @@ def test_complex_numbers_are_a_loss_with_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path) -> None:
+def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path, any_seed: int) -> None:
     store = made.store_of(tmp_path / "store", made.some(20))
-    interrupted.kill_and_go_on("export", "minari", store, tmp_path / "out", 9)
-    interrupted.kill_and_go_on("import", "minari", tmp_path / "out", tmp_path / "again", 9)
-    made.assert_same(made.read(tmp_path / "again"), made.read(store))
-    assert len(minari.MinariDataset(tmp_path / "out" / "data")) == 20
+    out, again = tmp_path / "out", tmp_path / "again"
+    for _ in interrupted.killed_and_finished("export", "minari", store, out, any_seed):
+        assert len(minari.MinariDataset(out / "data")) == 20
+        made.assert_same(made.read(import_("minari", out, again, progress=False)), made.read(store))
+        shutil.rmtree(again)
+    export("minari", store, out, progress=False)
+    for _ in interrupted.killed_and_finished("import", "minari", out, again, any_seed):
+        made.assert_same(made.read(again), made.read(store))
 
 
 FULL = """

@@ -194,9 +194,9 @@ def test_what_is_no_replay_buffer_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
+def test_an_import_that_is_killed_goes_on(tmp_path: Path, any_seed: int) -> None:
     buffer = ReplayBuffer(200, OBSERVATIONS[0], ACTIONS[0], n_envs=2)  # type: ignore[arg-type]
     told = fill(buffer, 130, np.random.default_rng(0), resets=False)
     save_to_pkl(tmp_path / "buffer", buffer)
-    interrupted.kill_and_go_on("import", "sb3", tmp_path / "buffer.pkl", tmp_path / "store", 5, 9, trust=True)
-    assert_held(tmp_path / "store", told, 100, final=True, timeouts=True, exact=True)
+    for _ in interrupted.killed_and_finished("import", "sb3", tmp_path / "buffer.pkl", tmp_path / "store", any_seed, trust=True):
+        assert_held(tmp_path / "store", told, 100, final=True, timeouts=True, exact=True)

@@ -71,7 +71,7 @@ def test_an_export_to_a_full_disk_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_export_that_is_killed_goes_on(tmp_path: Path) -> None:
+def test_an_export_that_is_killed_goes_on(tmp_path: Path, any_seed: int) -> None:
     store = a_store(tmp_path / "store", 400)
-    interrupted.kill_and_go_on("export", "webdataset", store, tmp_path / "out", 14, shard_mb=1)
-    assert_holds(read(tmp_path / "out"), store)
+    for _ in interrupted.killed_and_finished("export", "webdataset", store, tmp_path / "out", any_seed, shard_mb=1):
+        assert_holds(read(tmp_path / "out"), store)

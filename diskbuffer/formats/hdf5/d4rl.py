@@ -166,10 +166,10 @@ class _D4rl:
             )
         return metadata if fields else None, losses
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes, in their order."""
         starts = np.concatenate([[0], self._ends[:-1]])
-        for begin, end in zip(starts[first:].tolist(), self._ends[first:].tolist(), strict=True):
+        for begin, end in zip(starts.tolist(), self._ends.tolist(), strict=True):
             steps = end - begin
             columns: dict[str, Rows] = {path: RowRange(rows, begin, end) for path, rows in self._rows.items()}
             if self._next is not None:

@@ -145,9 +145,9 @@ class TrajectorySource:
             kept["reward"] = Repeated(np.zeros((), np.float32), steps)
         return kept, steps, left
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes, in the order of their numbers."""
-        for trajectory, steps in zip(self._trajectories[first:], self._steps[first:], strict=True):
+        for trajectory, steps in zip(self._trajectories, self._steps, strict=True):
             arrays, _, _ = self._arrays(trajectory)
             columns = {path: rows for path, rows in arrays.items() if path in self._columns}
             for flag, value in zip(("terminated", "truncated"), self._ends(arrays, steps), strict=True):

@@ -22,7 +22,6 @@ from diskbuffer.formats.lerobot.features import Feature
 from diskbuffer.formats.lerobot.info import DATA_PATH, EPISODES_PATH, VIDEO_PATH
 from diskbuffer.formats.lerobot.statistics import NAMES
 
-_GROUP_BYTES, _GROUP_ROWS = 4 * 1024**2, 65536  # of rows that are compressed together
 _COMPRESSION: dict[str, Any] = {"compression": "snappy", "use_dictionary": True}  # as LeRobot's
 
 
@@ -53,7 +52,7 @@ class FileSet:
         self.episodes = self.rows = 0
         self._table: dict[str, list[Any]] = {}
         self._pending: list[Any] = []
-        self._pending_bytes = self._pending_rows = 0
+        self._pending_bytes = 0
         self._data = _made(root / DATA_PATH.format(**self.place))
         in_data = [feature for feature in features if feature.dtype != "video"]
         types = [
@@ -80,17 +79,12 @@ class FileSet:
         table = pyarrow().Table.from_arrays([arrays[name] for name in self._schema.names], schema=self._schema)
         self._pending.append(table)
         self._pending_bytes += table.nbytes
-        self._pending_rows += len(table)
-        if self._pending_bytes >= _GROUP_BYTES or self._pending_rows >= _GROUP_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(pyarrow().concat_tables(self._pending))
-        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
 
     def add_episode(self, row: Mapping[str, Any], statistics: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add an episode to the table, once its rows are added."""
+        """Add an episode to the table, once its rows are added: they become one row group, as LeRobot 0.6 has them."""
+        if self._pending:
+            self._writer.write_table(pyarrow().concat_tables(self._pending), row_group_size=row["length"])
+        self._pending, self._pending_bytes = [], 0
         places = {f"{kind}/{name}": n for kind in ("data", "meta/episodes") for name, n in self.place.items()}
         places |= {f"videos/{key}/{name}": n for key in self.videos for name, n in self.place.items()}
         figures = {f"stats/{feature}/{name}": values[name] for feature, values in statistics.items() for name in NAMES}
@@ -106,7 +100,6 @@ class FileSet:
     def finish(self) -> None:
         """Write what is left, and the table of episodes last."""
         pa, parquet = pyarrow(), pyarrow("pyarrow.parquet")
-        self._flush()
         self._writer.close()
         for video in self.videos.values():
             video.finish()

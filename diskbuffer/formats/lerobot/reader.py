@@ -80,10 +80,10 @@ class LeRobotSource:
             values=tuple(sorted({name for row in self._values for name in row})),
         )
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes."""
         table = self._episodes
-        for number in range(first, len(table)):
+        for number in range(len(table)):
             self._files.go_to(number)
             self._check(number)
             columns: dict[str, Any] = {feature.path: Rows(self._files, feature, number) for feature in self._features}

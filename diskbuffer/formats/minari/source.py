@@ -163,11 +163,10 @@ class MinariSource:
             values=tuple(sorted({name for row in self._values for name in row})),
         )
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes, in the order of their numbers."""
         streams = self.contents.n_envs
-        for number in range(first, len(self._headers)):
-            header = self._headers[number]
+        for number, header in enumerate(self._headers):
             arrays = self._episodes.read(number, self._leaves, self._with_reset.keys())
             columns = {leaf.path: arrays[name] for name, leaf in self._leaves.items()}
             columns["reward"] = arrays["rewards",]

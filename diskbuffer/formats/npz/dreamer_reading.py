@@ -56,15 +56,12 @@ class DreamerSource:
         self.contents = replace(contents, episodes=None if self._chains else len(self._files), steps=steps)
         self.losses: Mapping[str, str] = {}
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        episodes = self._of_chains() if self._version == 3 else self._of_files(first)
-        for number, episode in enumerate(episodes, 0 if self._version == 3 else first):
-            if number >= first:
-                yield episode
+        return self._of_chains() if self._version == 3 else self._of_files()
 
-    def _of_files(self, first: int) -> Iterator[EpisodeData]:
-        for file in self._files[first:]:
+    def _of_files(self) -> Iterator[EpisodeData]:
+        for file in self._files:
             arrays = self._schema.open(file)
             rows = self._schema.rows(file, arrays)
             slices = [_FileSlice(file, arrays, 0, rows)]

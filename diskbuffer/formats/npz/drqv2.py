@@ -51,9 +51,9 @@ class DrQv2Source:
         self.contents = Contents(columns, len(self._files), steps, frame_stack=self._stack)
         self.losses: Mapping[str, str] = {}
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        for file in self._files[first:]:
+        for file in self._files:
             arrays = self._schema.open(file)
             rows = self._schema.rows(file, arrays)
             if rows < 2:

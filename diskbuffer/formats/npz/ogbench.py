@@ -73,9 +73,9 @@ class OGBenchSource:
             return {}
         return {"final_info": f"{', '.join(more)}: of final observations, at which no step begins"}
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        for number in range(first, len(self._ends)):
+        for number in range(len(self._ends)):
             begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
             steps = end - begin - (0 if self._shifted else 1)
             columns: dict[str, Rows] = {}

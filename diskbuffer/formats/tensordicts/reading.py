@@ -93,16 +93,13 @@ class TensorDictSource:
                 )
         return contents
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes, environment by environment."""
-        number = 0
         for stream, line in enumerate(self._lines):
             for begin, end in line.episodes(
                 [key for column, key in self._names.items() if is_observation(column)] if self._has_next else []
             ):
-                if number >= first:
-                    yield self._episode(line, begin, end, stream)
-                number += 1
+                yield self._episode(line, begin, end, stream)
 
     def _episode(self, line: _Line, begin: int, end: int, stream: int) -> EpisodeData:
         columns: dict[str, Rows] = {}

@@ -149,9 +149,9 @@ class ZarrSource:
             losses["meta"] = f"{', '.join(meta)}: what was noted of episodes"
         return losses
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+    def episodes(self) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        for number in range(first, len(self._ends)):
+        for number in range(len(self._ends)):
             begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
             columns: dict[str, Rows] = {path: RowRange(rows, begin, end) for path, rows in self._of.items()}
             yield EpisodeData(columns, end - begin, stream=int(self._streams[number]))

@@ -15,8 +15,8 @@ class CsvSource:
         columns = {"obs": Column((4,)), "action": Column((), "int64"), "reward": Column()}
         self.contents, self.losses = Contents(columns, len(self._files), final=False), dict[str, str]()
 
-    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
-        for file in self._files[first:]:
+    def episodes(self) -> Iterator[EpisodeData]:
+        for file in self._files:
             rows = np.loadtxt(file, delimiter=",", ndmin=2, dtype=np.float32)
             obs, action, reward, terminated = np.split(rows, [4, 5, 6], axis=1)
             columns: Mapping[str, Rows] = {"obs": obs, "action": action[:, 0].astype(np.int64), "reward": reward[:, 0]}
