@@ -89,7 +89,7 @@ class NewStore:
         self.check()
         task = {**what, "of": [source.fingerprint() for source in sources], "store": self.describe()}
         steps = sum(int(source.table.length.sum()) for source in sources)
-        with Unfinished(path, task, restart=restart, is_synced=True) as unfinished:
+        with Unfinished(path, task, restart=restart) as unfinished:
             with progress_bar(steps, 0, progress, "steps") as shown:
                 self.make(unfinished.place, episodes, shown.update)
             for source in sources:

@@ -121,7 +121,7 @@ def import_(
         if transforms:
             settings["transforms"] = {path: _texts(transforms[path]) for path in sorted(transforms)}
         task = {"import": format, "source": begun_with, "options": as_texts(options), **settings}
-        with Unfinished(store, task, restart=restart, is_synced=True) as unfinished:
+        with Unfinished(store, task, restart=restart) as unfinished:
             with (
                 Appender(
                     unfinished.place,

@@ -35,9 +35,6 @@ class Unfinished:
         run goes on with what this one leaves, and an error removes it.
     restart : bool
         Whether to begin anew, whatever an earlier run has left.
-    is_synced : bool
-        Whether what is made keeps by itself what it counts as made, as a store does. If not, an earlier run's counts for nothing
-        once the machine was started again, or where a file is shorter than that run has left it.
 
     Raises
     ------
@@ -58,12 +55,11 @@ class Unfinished:
         task: Mapping[str, Any] | None = None,
         *,
         restart: bool = False,
-        is_synced: bool = False,
     ) -> None:
         self.target = local_path(target)
         self._directory = self.target.parent / f".{self.target.name}{SUFFIX}"
         self.place = self._directory / "data"
-        self._task, self._anew, self._is_synced = json.loads(json.dumps(task)), restart, is_synced
+        self._task, self._anew = json.loads(json.dumps(task)), restart
 
     def __enter__(self) -> Self:
         if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
@@ -90,13 +86,16 @@ class Unfinished:
                 f"{self._directory} has what a run with other options, or of something else by now, has made of {self.target}: "
                 f"repeat that run, which goes on, or begin anew: {either('restart=True', '--restart')}"
             )
-        goes_on = left is not None and left["task"] == self._task is not None and (self._is_synced or self._is_whole(left))
+        goes_on = left is not None and left["task"] == self._task is not None and self._is_whole(left)
         if self._anew or not goes_on:
             self._restart()
         self._write({})
 
     def _is_whole(self, left: Mapping[str, Any]) -> bool:
-        """Return whether everything is there that an earlier run had written when it ended."""
+        """Return whether everything is there that an earlier run had written when it ended.
+
+        After another start of the machine it may not be, and a store's newest episode is one that a power loss has ended.
+        """
         if left["boot"] != boot_id():
             return False
         return all(_size(self.place / name) >= size for name, size in left["sizes"].items())
@@ -130,7 +129,7 @@ class Unfinished:
         try:
             if self._task is None or not self.place.exists():
                 shutil.rmtree(self._directory, ignore_errors=True)
-            elif not self._is_synced and kind is not None:
+            elif kind is not None:
                 files = [path for path in self.place.rglob("*") if path.is_file()] if self.place.is_dir() else [self.place]
                 sizes = {os.path.relpath(path, self.place): path.stat().st_size for path in files}
                 self._write(sizes)

@@ -9,17 +9,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from diskbuffer.formats import EpisodeData, export, import_
 from diskbuffer.formats.stored import StoreSource
+from diskbuffer.plugin import Appender
 from tests.formats import episodes as made
 from tests.support.in_fork import in_fork
+from tests.support.workloads import boot
 
 ROUNDS = 8
 KILLED = 99  # the status of a process that ended as if it had been killed
@@ -60,23 +64,49 @@ def killed(code: str, after: int, *arguments: str, said: str = "episode", cwd: P
 def killed_and_finished(run: str, name: str, source: Path, target: Path, seed: int, **options: Any) -> Iterator[None]:
     """Export or import again and again: each time it is killed once or more, at any call of a function, then run to its end.
 
-    What is at the target is to be looked at after each time, and is removed then.
+    Between two runs the machine may start anew, with all that was written. Imports are killed in the middle of episodes, too, of
+    which the store was flushed. What is at the target is to be looked at after each time, and is removed then.
     """
     random, counted, told = np.random.default_rng(seed), target.with_name("counted"), target.with_name("calls")
     work = partial(import_ if run == "import" else export, name, source, progress=False, **options)
-    assert in_fork(partial(_tell, told, partial(work, counted))) == 0
+    stopped = partial(_in_small_blocks, work) if run == "import" else work
+    assert in_fork(partial(_tell, told, partial(stopped, counted))) == 0
     calls = int(told.read_text())
     _remove(counted)
     for _ in range(ROUNDS):
+        boots = 1
         for _ in range(random.integers(1, 4)):
             at = int(random.integers(calls))
-            assert target.exists() or in_fork(partial(_calls, partial(work, target), at)) in (0, KILLED)
-        if not target.exists():
-            work(target)
-            assert not list(target.parent.glob(".*"))
-        yield
+            with booted(boots):
+                assert target.exists() or in_fork(partial(_calls, partial(stopped, target), at)) in (0, KILLED)
+            boots += int(random.integers(2))
+        with booted(boots):
+            if not target.exists():
+                work(target)
+                assert not list(target.parent.glob(".*"))
+            yield
         _remove(target)
         _remove(target.with_name(f".{target.name}.unfinished"))
+
+
+def _in_small_blocks(import_to: Callable[[Path], object], target: Path) -> None:
+    """Import in blocks of a step or so, each of which is flushed, as happens every half minute."""
+    patched, append = pytest.MonkeyPatch(), Appender.append
+
+    def append_and_flush(self: Appender, *given: Any, **named: Any) -> None:
+        append(self, *given, **named)
+        self._buffer.flush()
+
+    patched.setattr(Appender, "append", append_and_flush)
+    made.read_here(patched, 100)
+    import_to(target)
+
+
+@contextmanager
+def booted(number: int) -> Iterator[None]:
+    """Have the machine be in its boot of that number."""
+    with boot(number), mock.patch("diskbuffer.formats.unfinished.boot_id", return_value=str(number)):
+        yield
 
 
 def _remove(path: Path) -> None:
