@@ -18,7 +18,7 @@ from tensordict import TensorDict
 
 import diskbuffer as db
 from diskbuffer.adapters.torchrl import CollectorBuffer
-from diskbuffer.errors import EmptyBufferError, InputError, SchemaError
+from diskbuffer.errors import EmptyBufferError, InputError, LimiterTimeoutError, NotAStoreError, SchemaError
 from tests.adapters.collecting import LENGTH, Collector, check_slices, collected, counting
 
 KEYS = ("action", ("agent", "seen"), ("collector", "traj_ids"), ("next", "agent", "seen"), ("next", "reward"))
@@ -235,6 +235,39 @@ def test_what_does_not_fit_is_refused(buffer: CollectorBuffer) -> None:
         CollectorBuffer(buffer.path, sampler=db.Slices(4, burn_in=2))
     with pytest.raises(InputError, match="capcity"):
         CollectorBuffer(buffer.path, capcity=3)
+    options: dict[str, Any] = {"writer": "a", "columns": {}, "n_envs": 3, "mode": "r"}
+    for option, value in options.items():
+        with pytest.raises(InputError, match=option):
+            CollectorBuffer(buffer.path, **{option: value})
+    for sampler in ("x", db.Slices):
+        with pytest.raises(InputError, match="expected one of diskbuffer's samplers"):
+            CollectorBuffer(buffer.path, sampler=sampler)  # type: ignore[arg-type]
+    new = CollectorBuffer(buffer.path.with_name("new"), batch_size=4)
+    with pytest.raises(InputError, match='an entry "index"'):
+        new.extend(collected(0, 0).set("index", torch.zeros(2, 6)))
+    with pytest.raises(InputError, match="leave split_trajs= out"):
+        new.extend(collected(0, 0).set(("collector", "mask"), torch.ones(2, 6, dtype=torch.bool)))
+    assert not new.path.exists()
+    with db.ReplayBuffer(new.path, columns={"obs": db.Column((2,)), "action": db.Column()}):
+        for use in (new.sample, lambda: len(new)):
+            with pytest.raises(NotAStoreError, match="the store of one writer"):
+                use()
+
+
+def test_steps_that_the_limiter_refused_go_on_when_they_are_given_again(buffer: CollectorBuffer) -> None:
+    limited = CollectorBuffer(buffer.path, limiter=db.SampleToInsertRatio(1, min_size=1, error_buffer=20, timeout=0.1))
+    data = collected(0, 0, 24)
+    data["collector", "traj_ids"][:] = torch.arange(24) // 20
+    data["next", "terminated"][:] = False
+    limited.extend(data[:, :12])
+    with pytest.raises(LimiterTimeoutError):
+        limited.extend(data[:, 12:])
+    limited.sample(24)
+    limited.extend(data[:, 12:20])
+    limited.sample(16)
+    limited.extend(data[:, 20:])
+    assert sorted(episode.length for episode in limited.reader.episodes) == [4, 4, 20, 20]
+    limited.close()
 
 
 @pytest.mark.nightly

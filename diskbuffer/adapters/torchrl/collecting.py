@@ -17,13 +17,18 @@ from tensordict import TensorDict, TensorDictBase
 from diskbuffer import ReplayBuffer, Sampler, Uniform
 from diskbuffer.adapters.torchrl.entries import Entries, as_entries, as_tensordict
 from diskbuffer.adapters.torchrl.samplers import draws_windows, ends_of, length_of, per_sample
-from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.plugin import flatten, integer, integer_or_none, is_store, local_path, refuse_unknown, seconds_of
+from diskbuffer.errors import EmptyBufferError, InputError, NotAStoreError
+from diskbuffer.plugin import flatten, integer, integer_or_none, is_store, local_path, refuse_unknown, seconds_of, writers_of
 
 Int64 = npt.NDArray[np.int64]
 
 _WRITERS = "collector-*"
+_TOLD = {  # options of a store that are not the caller's
+    *("action_space", "autoreset", "columns", "env", "extra", "mark", "mode", "n_envs", "observation_space", "padding", "wait"),
+    "writer",
+}
 _TRAJECTORIES = ("collector", "traj_ids")
+_MASK = ("collector", "mask")  # of trajectories that are padded to one length
 _NONE = -1  # no trajectory has this number
 _NOTES = {"steps": "index", "weights": "priority_weight", "node": "node"}  # and what TorchRL calls them
 
@@ -95,6 +100,8 @@ class Collected(ABC):
         ------
         InputError, SchemaError
             The batch has other axes or entries than the first one had, here or in another collector. Nothing was added.
+        LimiterTimeoutError, DiskFullError, OSError
+            Too little is sampled, or the disk is full, or fails. ``len(buffer)`` tells what was added before that.
         """
         data = as_tensordict(data)
         if data.ndim not in (1, 2):
@@ -111,17 +118,22 @@ class Collected(ABC):
             shape = (*self._written.lanes, "steps")
             raise InputError(f"expected a batch of shape {shape}, as the first one, found {tuple(data.shape)}")
         rows = self._written.rows(steps, np.arange(len(steps)))
-        starts = self._starts(steps, rows["terminated"] | rows["truncated"])
+        starts, running = self._starts(steps, rows["terminated"] | rows["truncated"])
         first = 0
-        for end in [*np.flatnonzero(starts.any(axis=1)), len(steps)]:
+        for end in [*np.flatnonzero(starts.any(axis=1)), len(steps)]:  # up to where a trajectory is to be cut off
             if first < end:
                 self._opened.extend(**_part(rows, slice(first, end)))
             if end < len(steps):
                 self._opened.cut_off(np.flatnonzero(starts[end]).tolist())
             first = end
+        self._running = running
 
     def _begin(self, steps: TensorDictBase) -> None:
         """Open a writer whose columns are the entries of steps, (n, ...)."""
+        if "index" in steps.keys():  # noqa: SIM118  a TensorDict is no container of its keys
+            raise InputError('an entry "index" is what samples name their steps by; give it another name')
+        if _MASK in steps.keys(True):
+            raise InputError("padded trajectories are not stored: leave split_trajs= out where the collector is made")
         entries = Entries.of(steps, steps.ndim, self._frame_stack)
         n_envs = math.prod(entries.lanes)
         self._opened = self._open(
@@ -133,16 +145,15 @@ class Collected(ABC):
         )
         self._written, self._running = entries, np.full(n_envs, _NONE)
 
-    def _starts(self, steps: TensorDictBase, ended: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return where a trajectory begins though the one before has not ended, (n, environments)."""
+    def _starts(self, steps: TensorDictBase, ended: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], Int64]:
+        """Return where a trajectory begins though the one before has not ended, (n, environments), and which run at the end."""
         ended = ended.reshape(len(steps), -1)
         told = steps.get(_TRAJECTORIES, None)
         if told is None:
-            return np.zeros_like(ended)
+            return np.zeros_like(ended), self._running
         trajectories = told.numpy(force=True).reshape(ended.shape)
-        before = np.concatenate([self._running[None], np.where(ended, _NONE, trajectories)])
-        self._running = before[-1]
-        return np.asarray((before[:-1] != _NONE) & (before[:-1] != trajectories))
+        running = np.concatenate([self._running[None], np.where(ended, _NONE, trajectories)])  # before each step, and at the end
+        return (running[:-1] != _NONE) & (running[:-1] != trajectories), running[-1]
 
     # Sampling
 
@@ -259,6 +270,8 @@ class CollectorBuffer(Collected):
         **options: Any,
     ) -> None:
         refuse_unknown(options, ReplayBuffer)
+        if told := sorted(options.keys() & _TOLD):
+            raise InputError(f"{', '.join(told)}: what collectors collect tells it; leave it out")
         self.path = local_path(os.path.abspath(local_path(path)))  # as a worker may be in another directory
         self._options = options | {"capacity": integer_or_none("capacity", capacity)}
         self._refresh_every = seconds_of("refresh_every", refresh_every)
@@ -290,6 +303,8 @@ class CollectorBuffer(Collected):
         if self._reader is None:
             if not is_store(self.path):
                 return None
+            if writers_of(self.path) is None:
+                raise NotAStoreError(f"{self.path} is the store of one writer, and collectors have one each: give another path")
             how = {name: self._options[name] for name in ("limiter", "threads") if name in self._options}
             self._reader, self._seen = ReplayBuffer(self.path, mode="r", **how), now
         elif now >= self._seen + every:

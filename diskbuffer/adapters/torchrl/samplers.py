@@ -64,10 +64,13 @@ def draws_windows(sampler: Sampler) -> bool:
 
 def length_of(sampler: Sampler) -> int:
     """Return how many steps one sample is; an InputError where TorchRL has no place for what is drawn."""
+    if not isinstance(sampler, Sampler):
+        raise InputError(f"expected one of diskbuffer's samplers, such as diskbuffer.Uniform(), found {sampler!r}")
     form = sampler.form
     if not draws_windows(sampler) and (not hasattr(form, "burn_in") or form.burn_in or getattr(form, "padded", False)):
         raise InputError(
-            f"a TorchRL buffer reads steps, whole sequences or windows; {type(sampler).__name__} draws something else"
+            f"a TorchRL buffer reads steps, whole sequences or windows; this {type(sampler).__name__} draws something else, "
+            "as with n_step=, burn_in= or strict=False"
         )
     return int(getattr(form, "length", None) or 1)
 
@@ -112,8 +115,6 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         return super().__new__(_PrioritizedDiskSampler if cls is DiskSampler and hasattr(sampler, "update") else cls)
 
     def __init__(self, sampler: Sampler) -> None:
-        if not isinstance(sampler, Sampler):
-            raise InputError(f"a DiskSampler takes one of diskbuffer's samplers, such as diskbuffer.Uniform(), found {sampler!r}")
         self.sampler, self._length, self._has_windows = sampler, length_of(sampler), draws_windows(sampler)
 
     @uncompiled
