@@ -168,7 +168,7 @@ def has_writers(files: Files) -> bool:
     return os.path.isdir(files.root / SHARED) and _has_attribute(files, MULTI_WRITER)
 
 
-def is_begun(files: Files) -> bool:
+def _is_begun(files: Files) -> bool:
     """Return whether a directory has nothing in it but what the first of several writers makes before its description."""
     return files.root.is_dir() and all(name in (SHARED, "lost+found") or name.endswith(".tmp") for name in files.names())
 
@@ -178,7 +178,7 @@ def is_readable(place: Path) -> bool:
     try:
         return is_there(place)
     except NotAStoreError:
-        if is_begun(Files(place)):
+        if _is_begun(Files(place)):
             return False
         if has_writers(Files(place)):  # by now
             return True
@@ -248,7 +248,7 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
 def _make(files: Files, layout: Layout) -> None:
     """Make the directory, without writers, where there is none."""
     if files.root.is_dir() and not has_writers(files):
-        if not is_begun(files):
+        if not _is_begun(files):
             raise NotAStoreError(
                 f"{files.root} is a directory with other things in it, or the store of one writer; give writer= a path where "
                 "nothing is yet, or one that other writers made"

@@ -134,11 +134,6 @@ class ClusterBuffer:
         """Return how another process reaches the same stores."""
         return self._how
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What each writer's `ReplayBuffer` is made with."""
-        return MappingProxyType(self._how["store"])
-
     def __setstate__(self, how: dict[str, Any]) -> None:
         """Reach the stores; nothing is started by this."""
         self._begin(how, starts=False)
@@ -153,6 +148,11 @@ class ClusterBuffer:
         self._updates: dict[int, _Updates] = {}  # by the identity of a node's directory
         self.dropped_updates = 0
         self._lock, self._sending = threading.Lock(), threading.Lock()  # of the random numbers; of updates
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What each writer's `ReplayBuffer` is made with."""
+        return MappingProxyType(self._how["store"])
 
     @cached_property
     def limiter(self) -> ClusterLimiter | None:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,17 @@ from diskbuffer import ReplayBuffer, Sampler, Uniform
 from diskbuffer.adapters.torchrl.entries import Entries, as_entries, as_tensordict
 from diskbuffer.adapters.torchrl.samplers import draws_windows, ends_of, length_of, per_sample
 from diskbuffer.errors import EmptyBufferError, InputError, NotAStoreError
-from diskbuffer.plugin import flatten, integer, integer_or_none, is_store, local_path, refuse_unknown, seconds_of, writers_of
+from diskbuffer.plugin import (
+    flatten,
+    integer,
+    integer_or_none,
+    is_store,
+    local_path,
+    one_of,
+    refuse_unknown,
+    seconds_of,
+    writers_of,
+)
 
 Int64 = npt.NDArray[np.int64]
 
@@ -67,8 +77,10 @@ class Collected(ABC):
         self._read: dict[tuple[str, ...], Entries] = {}  # by the columns of a batch
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return how a collector reaches the same stores; it opens a writer of its own."""
-        return self.__dict__ | dict.fromkeys(("_opened", "_written")) | {"_read": {}}
+        """Return how a collector reaches the same stores, with nothing open; it opens a writer of its own."""
+        unopened = object.__new__(type(self))
+        unopened._forget()
+        return self.__dict__ | unopened.__dict__
 
     def _after_fork(self) -> None:
         """Forget what the process has open that this one was forked from."""
@@ -122,7 +134,7 @@ class Collected(ABC):
         first = 0
         for end in [*np.flatnonzero(starts.any(axis=1)), len(steps)]:  # up to where a trajectory is to be cut off
             if first < end:
-                self._opened.extend(**_part(rows, slice(first, end)))
+                self._opened.extend(**one_of(rows, slice(first, end)))
             if end < len(steps):
                 self._opened.cut_off(np.flatnonzero(starts[end]).tolist())
             first = end
@@ -199,7 +211,6 @@ class Collected(ABC):
 
     def _asked(self, batch_size: int | None, sampler: Sampler | None) -> tuple[int, Sampler]:
         """Return how many samples to draw, and with what."""
-        self._after_fork()
         sampler = self.sampler if sampler is None else sampler
         size = self.batch_size if batch_size is None else integer("batch_size", batch_size)
         if size is None:
@@ -282,17 +293,16 @@ class CollectorBuffer(Collected):
         self._reader: ReplayBuffer | None = None
         self._seen = 0.0  # when the reader was refreshed
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return how a collector reaches the same stores; it opens a writer of its own."""
-        return super().__getstate__() | {"_reader": None}
-
     def _open(self, **how: Any) -> ReplayBuffer:
         return ReplayBuffer(self.path, writer=_WRITERS, **{**self._options, **how})
 
     @property
     def reader(self) -> ReplayBuffer:
         """All steps, to be read, and the learner's columns; an EmptyBufferError as long as no collector has begun."""
-        if (reader := self._look(0)) is None:
+        return self._reading(0)
+
+    def _reading(self, every: float) -> ReplayBuffer:
+        if (reader := self._look(every)) is None:
             raise EmptyBufferError(f"no collector has written to {self.path} yet; let one collect before sampling")
         return reader
 
@@ -324,8 +334,7 @@ class CollectorBuffer(Collected):
         return 0 if reader is None else int(reader.counts()[1].sum())
 
     def _draw(self, n: int, sampler: Sampler, device: Any) -> dict[str, Any]:
-        reader = self._look(self._refresh_every) or self.reader
-        batch: dict[str, Any] = reader.sample(n, sampler, device=device)
+        batch: dict[str, Any] = self._reading(self._refresh_every).sample(n, sampler, device=device)
         return batch
 
     def _load(self, n: int, sampler: Sampler, device: Any) -> Iterator[dict[str, Any]]:
@@ -337,11 +346,6 @@ class CollectorBuffer(Collected):
             if opened is not None and self._process == os.getpid():
                 opened.close()
         self._forget()
-
-
-def _part(rows: Mapping[str, Any], some: slice) -> dict[str, Any]:
-    """Return some rows of arrays that are nested in dicts."""
-    return {name: _part(each, some) if isinstance(each, Mapping) else each[some] for name, each in rows.items()}
 
 
 def _in_steps(batch: dict[str, Any], length: int) -> dict[str, Any]:
