@@ -84,7 +84,8 @@ bench: $(VENV)/bench
 soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
-# With other programs, each in an environment of its own. GDAL's package takes INTEROP_PYTHON=python3.12 or newer, zarrita.js takes npm.
+# With other programs, each in an environment of its own. GDAL's package and the newest LeRobot take INTEROP_PYTHON=python3.12 or newer,
+# zarrita.js takes npm.
 interop: $(VENV)/test $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
 	$(PYTEST) -m interop
 	$(BIN)/python -m pytest -q --nightly tests/formats/interop
@@ -125,6 +126,7 @@ $(VENV)/interop/readers/installed: $(OTHER_READERS)/requirements.txt $(OTHER_REA
 	! command -v npm || npm install --silent --no-package-lock --prefix $(@D)
 	touch $@
 
+$(VENV)/interop/lerobot/installed: PYTHON := $(INTEROP_PYTHON)
 $(VENV)/interop/%/installed: tests/formats/interop/%.txt
 	$(PYTHON) -m venv $(VENV)/interop/$*
 	$(VENV)/interop/$*/bin/python -m pip install --quiet --requirement $<

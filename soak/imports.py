@@ -295,7 +295,7 @@ class Reading:
 
     def ready(self) -> None:
         """Start the process that others are forked from, where it has ended; forget what was seen."""
-        connection, process = forks.fork()
+        connection, process = forks.fork("drqv2")
         is_watched, _, _ = select.select([self._pipe], [], [], 30.0)
         connection.close()
         process.end()

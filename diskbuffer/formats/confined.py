@@ -61,7 +61,7 @@ class ConfinedSource:
     def __init__(self, format: str, path: Path, options: Mapping[str, Any], memory: int, size: int, ratio: int) -> None:
         self._path, self._memory, self._size = path, memory, size
         self._most = max(_SMALL, ratio * size)  # bytes
-        self._connection, process = fork()
+        self._connection, process = fork(format)
         self._process: Process | None = process
         self._wire = Wire(self._connection, _PATIENCE, _LARGEST_MESSAGE)
         try:

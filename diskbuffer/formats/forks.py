@@ -19,6 +19,7 @@ from diskbuffer.errors import SourceError
 # as long as reading.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _ENVIRONMENT |= {"MALLOC_MMAP_THRESHOLD_": str(64 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(256 * 1024**2)}
+LONGEST_NAME = 256  # bytes, of a format: what comes after them is not told
 _lock = threading.Lock()  # around what is sent to the one from which they fork, and its answer
 
 
@@ -43,15 +44,16 @@ def start() -> None:
         _forking()
 
 
-def fork() -> tuple[socket.socket, Process]:
-    """Return a connection to a new process of `reading_process`, and the process."""
+def fork(format: str) -> tuple[socket.socket, Process]:
+    """Return a connection to a new process of `reading_process` for a source of that format, and the process."""
+    name = format.encode()[:LONGEST_NAME]
     ours, theirs = socket.socketpair()
     with theirs, _lock:
         try:
             for _ in range(2):
                 with contextlib.suppress(SourceError):  # it has just ended, as nothing was imported for a while
                     forking = _forking()
-                    pid = forking.asked(lambda control: socket.send_fds(control, [b"fork"], [theirs.fileno()]))
+                    pid = forking.asked(lambda control: socket.send_fds(control, [name], [theirs.fileno()]))
                     return ours, Process(forking, pid)
             raise SourceError("the process that reads files for imports cannot be started")
         except BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -26,12 +27,16 @@ from diskbuffer import Column
 from diskbuffer.errors import DiskBufferError
 from diskbuffer.formats.blocks import Block, Wanted, blocks
 from diskbuffer.formats.described import describe
-from diskbuffer.formats.registry import find
+from diskbuffer.formats.forks import LONGEST_NAME
+from diskbuffer.formats.registry import OURS, find
 from diskbuffer.formats.wire import Wire
 from diskbuffer.plugin import Source, for_command_line
 
 _DIES_WITH_ITS_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _IDLE = 10.0  # seconds
+# What a format needs to read any file of it, where that takes long to import
+_LIBRARIES: dict[str, tuple[str, ...]] = {"lerobot": ("pyarrow.compute", "pyarrow.parquet")}
+_LIBRARIES |= dict.fromkeys(("d4rl", "libero", "maniskill", "minari", "robomimic"), ("h5py",))
 _MESSAGE = 1024**2  # bytes of arrays
 _MOST_BLOCKS = 256
 
@@ -39,6 +44,7 @@ _MOST_BLOCKS = 256
 def main(control: int) -> None:
     """Fork a process for each connection that is sent, and tell how a process ended that is asked for.
 
+    With a connection comes the name of a format. What all of its processes import is imported before the first of them.
     Until the parent ends, or sends nothing for a while, and all processes were asked for.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the import, which closes connections
@@ -47,7 +53,7 @@ def main(control: int) -> None:
         while True:
             parent.settimeout(None if forked else _IDLE)
             try:
-                data, connections, _, _ = socket.recv_fds(parent, 8, 1)
+                data, connections, _, _ = socket.recv_fds(parent, LONGEST_NAME, 1)
             except TimeoutError:
                 return
             if not data:
@@ -57,6 +63,7 @@ def main(control: int) -> None:
                 forked -= 1
                 parent.sendall(status.to_bytes(8, "little"))
                 continue
+            _import_for(data.decode(errors="replace"))
             forked += 1
             with socket.socket(fileno=connections[0]) as connection:
                 pid = os.fork()
@@ -67,6 +74,14 @@ def main(control: int) -> None:
                     finally:
                         os._exit(1)
             parent.sendall(pid.to_bytes(8, "little"))
+
+
+def _import_for(format: str) -> None:
+    if format in OURS:
+        with contextlib.suppress(Exception):  # the process that reads says it
+            find(format)
+            for library in _LIBRARIES.get(format, ()):
+                importlib.import_module(library)
 
 
 def _limit(memory: int) -> None:

@@ -47,15 +47,16 @@ def to_arrow(values: npt.NDArray[Any]) -> Any:
 
 def from_arrow(array: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
     """Return an array of `arrow_type`, or of other kinds of lists, as rows, (n, *shape); a SourceError where it is none."""
-    pa, compute = pyarrow(), pyarrow("pyarrow.compute")
+    pa = pyarrow()
     values, lists = array, () if shape == (1,) else shape
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     for size in lists:
-        if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type)):
+        fixed = pa.types.is_fixed_size_list(values.type)
+        if not (fixed or pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
             raise SourceError(f"{what}: expected {dtype}{list(shape)}, found {array.type}")
-        lengths = compute.list_value_length(values)
-        if values.null_count or not compute.all(compute.equal(lengths, size)).as_py():
+        lengths = values.type.list_size if fixed else np.diff(as_numpy(values.offsets))  # `pyarrow.compute` imports pandas
+        if values.null_count or np.any(lengths != size):
             raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows of other lengths")
         values = values.flatten()
     if values.null_count:

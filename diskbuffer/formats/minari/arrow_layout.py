@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ class ArrowEpisodes:
     """
 
     def __init__(self, directory: Path, data_format: str) -> None:
-        self._datasets: Any = require("pyarrow.dataset", "pyarrow", "minari", "to read Minari's Arrow and Parquet layouts")
-        self._directory, self._format = directory, "ipc" if data_format == "arrow" else "parquet"
+        require("pyarrow", "pyarrow", "minari", "to read Minari's Arrow and Parquet layouts")
+        self._directory, self._format = directory, data_format
         self.episodes = sum(inner.name.isdecimal() for inner in directory.iterdir())
         self._kept: tuple[int, Any] | None = None  # the episode that was read last, as structs of its columns
 
@@ -38,7 +39,7 @@ class ArrowEpisodes:
         """Return the header of an episode."""
         with self._opened(number) as (path, file):
             metadata = read_json(path.parent / FILE)
-            steps = file.count_rows() - 1
+            steps = file.rows - 1
             names = frozenset(_leaves(("infos",), file.schema.field("infos").type) if "infos" in file.schema.names else ())
         if metadata.get("total_steps", steps) != steps:
             raise SourceError(f"{path} has {steps + 1} rows, and of {metadata['total_steps']} steps there should be one more")
@@ -49,7 +50,7 @@ class ArrowEpisodes:
         with self._opened(number) as (path, file):
             if self._kept is None or self._kept[0] != number:
                 self._kept = None
-                table = file.to_table(use_threads=False)
+                table = file.table()
                 table.validate(full=True)
                 self._kept = number, table.combine_chunks().to_struct_array().chunk(0)
             episode = self._kept[1]
@@ -74,7 +75,7 @@ class ArrowEpisodes:
             if len(files) != 1 or not files[0].is_file():
                 found = ", ".join(file.name for file in files) or "none"
                 raise SourceError(f"{directory} should have one file of rows, found {found}")
-            yield files[0], self._datasets.dataset(files[0], format=self._format)
+            yield files[0], _File(str(files[0]), self._format)
         except SourceError:
             raise
         except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:  # pyarrow's are of all these kinds
@@ -83,6 +84,25 @@ class ArrowEpisodes:
     def close(self) -> None:
         """Let the episode go that was read last: no file is open between episodes."""
         self._kept = None
+
+
+class _File:
+    """A file of rows: their number, their schema, and when asked for all of them."""
+
+    def __init__(self, path: str, data_format: str) -> None:
+        import pyarrow as pa
+
+        self.rows: int
+        self.schema: Any
+        self.table: Callable[[], Any]
+        if data_format == "arrow":
+            rows = pa.ipc.open_file(pa.memory_map(path)).read_all()  # of which nothing is read until it is looked at
+            self.rows, self.schema, self.table = len(rows), rows.schema, lambda: rows
+        else:
+            from pyarrow.parquet import ParquetFile
+
+            file = ParquetFile(path)
+            self.rows, self.schema, self.table = file.metadata.num_rows, file.schema_arrow, partial(file.read, use_threads=False)
 
 
 def _leaves(name: Name, kind: Any) -> Iterator[Name]:
