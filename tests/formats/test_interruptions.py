@@ -16,7 +16,9 @@ from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
 from tests.formats import interrupted
+from tests.support.simulated_disk import Kind, build
 from tests.support.specimens import contents
+from tests.support.tracing import Trace
 
 # Format, options of the export, streams, losses of the export
 CASES: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
@@ -27,6 +29,9 @@ CASES: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
     "umi": ("umi", {}, 1, ["final_obs"]),
     "tensordict": ("tensordict", {}, 2, []),
 }
+
+# What of the writes that were not synced a power loss leaves
+KINDS: list[Kind] = ["nothing", "everything", "data only", "metadata only", "random", "random"] * 2
 
 
 def a_store(path: Path, streams: int) -> Path:
@@ -104,6 +109,33 @@ def test_what_an_export_lost_with_the_power_is_not_taken_for_written(
             if not back.exists():
                 import_(name, made_of, back, progress=False)
         interrupted.assert_same_in_each_stream(tmp_path / "back of clean", tmp_path / f"back of out{n}")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", [*CASES, "minari", "lerobot"])
+def test_what_an_import_lost_with_the_power_is_imported_again(
+    tmp_path: Path, case: str, any_seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, options, streams, losses = EVERY[case]
+    random, store = np.random.default_rng(any_seed), a_store(tmp_path / "store", streams)
+    made.read_here(monkeypatch, 100)
+    source = export(name, store, tmp_path / "source", progress=False, allow_loss=losses, **options)
+    clean, place, left = (tmp_path / name for name in ("clean", "place", "left"))
+    import_(name, source, clean, progress=False)
+    place.mkdir()
+    with interrupted.booted(1), Trace(place) as trace:
+        import_(name, source, place / "out", progress=False)
+    for kind in KINDS:
+        left.mkdir()
+        disk = trace.disk()
+        for event in trace.events[: random.integers(len(trace.events) + 1)]:
+            disk.apply(event)
+        build(disk.crash(kind, random), left)
+        with interrupted.booted(2):
+            if not (left / "out").exists():
+                import_(name, source, left / "out", progress=False)
+            interrupted.assert_same_in_each_stream(clean, left / "out")
+        shutil.rmtree(left)
 
 
 def test_what_was_made_stays_where_the_disk_is_too_full_to_note_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
