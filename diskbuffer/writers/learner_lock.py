@@ -13,12 +13,12 @@ LOCK = f"{COLUMNS}/lock"
 
 
 def take(files: Files) -> int:
-    """Return the descriptor that holds the lock of a directory of several writers; a LockedError where another process does."""
+    """Return the descriptor that holds the lock of a directory of several writers; a LockedError where another one does."""
     files.make_directory(COLUMNS)
     fd = files.open_lock(LOCK, write=True)
     try:
         if not files.lock(fd, exclusive=True):
-            raise LockedError(f"{files.root}: another process writes columns there already; write them in one process alone")
+            raise LockedError(f"{files.root}: another reader writes columns there already, in this or another process; use it")
     except BaseException:
         files.close(fd)
         raise

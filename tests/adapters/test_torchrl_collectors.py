@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tensordict import TensorDict
 import diskbuffer as db
 from diskbuffer.adapters.torchrl import CollectorBuffer
 from diskbuffer.errors import EmptyBufferError, InputError, LimiterTimeoutError, NotAStoreError, SchemaError
+from diskbuffer.plugin import writers_of
 from tests.adapters.collecting import LENGTH, Collector, check_slices, collected, counting
 
 KEYS = ("action", ("agent", "seen"), ("collector", "traj_ids"), ("next", "agent", "seen"), ("next", "reward"))
@@ -68,6 +70,17 @@ def test_a_collector_goes_on_with_the_store_of_one_that_has_ended_and_no_traject
     second.close()
     assert [path.name for path in buffer.path.glob("collector-*")] == ["collector-0"]
     assert sorted(episode.length for episode in buffer.reader.episodes) == [3, 3, 3, 3, 6, 6]
+
+
+def test_threads_write_one_after_the_other_to_one_store(buffer: CollectorBuffer) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(lambda who: buffer.extend(collected(who, 0)), range(8)):
+            pass
+    assert len(writers_of(buffer.path) or ()) == 1
+    assert len(buffer) == 8 * 12
+    assert repr(buffer) == f"CollectorBuffer(96 steps at {buffer.path})"
+    batch = buffer.sample(201, db.Slices(3))
+    assert torch.equal(batch["next", "agent", "seen"], batch["agent", "seen"] + torch.tensor([0, 1]))
 
 
 def test_a_trajectory_that_another_one_replaces_ends_though_it_looks_as_if_it_went_on(buffer: CollectorBuffer) -> None:

@@ -111,7 +111,7 @@ def test_one_process_writes_columns(tmp_path: Path) -> None:
     writer.extend(0, 5, itertools.count(), ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner, db.ReplayBuffer(tmp_path / "all", mode="r") as other:
         learner.columns.write("score", learner.steps(), np.arange(5))
-        with pytest.raises(db.LockedError, match=r"columns\.write\(\): .*another process writes columns"):
+        with pytest.raises(db.LockedError, match=r"columns\.write\(\): .*another reader writes columns"):
             other.columns.write("score", other.steps(), np.arange(5))
         other.refresh()
         assert other.at(other.steps())["score"].tolist() == [0, 1, 2, 3, 4]

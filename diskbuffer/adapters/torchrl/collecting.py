@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -46,8 +47,8 @@ _NOTES = {"steps": "index", "weights": "priority_weight", "node": "node"}  # and
 class Collected(ABC):
     """Steps that several collectors write, each to a store of its own, and that are sampled as one.
 
-    A collector is given this by pickling, and opens a writer with its first batch. The first batch tells what a step has: every
-    entry that is a tensor is a column, as in a `DiskStorage`.
+    A collector is given this by pickling, and opens a writer with its first batch; threads of a process write one after the
+    other. The first batch tells what a step has: every entry that is a tensor is a column, as in a `DiskStorage`.
 
     Parameters
     ----------
@@ -71,6 +72,7 @@ class Collected(ABC):
     def _forget(self) -> None:
         """Have nothing open, as in a process that was just given this."""
         self._process = os.getpid()
+        self._adding = threading.Lock()
         self._opened: ReplayBuffer | None = None
         self._written: Entries | None = None
         self._running: Int64 = np.zeros(0, np.int64)  # the trajectory of each environment; _NONE where it has ended
@@ -80,7 +82,11 @@ class Collected(ABC):
         """Return how a collector reaches the same stores, with nothing open; it opens a writer of its own."""
         unopened = object.__new__(type(self))
         unopened._forget()
-        return self.__dict__ | unopened.__dict__
+        return {name: value for name, value in self.__dict__.items() if name not in unopened.__dict__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._forget()
 
     def _after_fork(self) -> None:
         """Forget what the process has open that this one was forked from."""
@@ -122,6 +128,10 @@ class Collected(ABC):
         if not len(steps):
             return
         self._after_fork()
+        with self._adding:
+            self._write(data, steps)
+
+    def _write(self, data: TensorDictBase, steps: TensorDictBase) -> None:
         if self._opened is None:
             self._begin(steps)
         assert self._opened is not None
@@ -339,6 +349,9 @@ class CollectorBuffer(Collected):
 
     def _load(self, n: int, sampler: Sampler, device: Any) -> Iterator[dict[str, Any]]:
         return iter(self.reader.loader(n, sampler, device=device, refresh_every=self._refresh_every))
+
+    def __repr__(self) -> str:
+        return f"CollectorBuffer({len(self)} steps at {self.path})"
 
     def close(self) -> None:
         """Close what this process has open; the next use opens it again."""
