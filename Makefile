@@ -88,6 +88,7 @@ soak: $(VENV)/test
 # zarrita.js takes npm.
 interop: $(VENV)/test $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
 	$(PYTEST) -m interop
+	$(BIN)/python -m pytest -q tests/formats/interop
 	$(BIN)/python -m pytest -q --nightly tests/formats/interop
 
 # The documentation as pages, in docs/_build/html.
