@@ -44,8 +44,8 @@ _MOST_BLOCKS = 256
 def main(control: int) -> None:
     """Fork a process for each connection that is sent, and tell how a process ended that is asked for.
 
-    With a connection comes the name of a format. What all of its processes import is imported before the first of them.
-    Until the parent ends, or sends nothing for a while, and all processes were asked for.
+    Until the parent ends, or sends nothing for a while, and all processes were asked for. With a connection comes the name of a
+    format: what each of its processes would import is imported here, once.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the import, which closes connections
     forked = 0
