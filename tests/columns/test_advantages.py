@@ -82,25 +82,6 @@ def test_where_blocks_are_cut_changes_no_bit(steps: dict[str, Array], cuts: list
         assert whole.tobytes() == in_blocks.tobytes()
 
 
-@examples(50, 1000)
-@given(steps=streams(), gamma=factors)
-def test_with_lambda_1_advantages_are_the_returns_less_the_values(steps: dict[str, Array], gamma: float) -> None:
-    gained, returns = backwards(steps, [], gamma, 1.0)
-    np.testing.assert_allclose(gained + steps["values"], returns, rtol=1e-6, atol=1e-6)
-
-
-@examples(50, 1000)
-@given(steps=streams(), at=st.integers(0, 49))
-def test_nothing_flows_over_an_end(steps: dict[str, Array], at: int) -> None:
-    ends = np.flatnonzero(steps["ended"])
-    until = int(ends[at % len(ends)]) + 1
-    changed = {name: array.copy() for name, array in steps.items()}
-    for name in ("rewards", "values", "next_values"):
-        changed[name][until:] = np.nan
-    for one, other in zip(backwards(steps, [], 0.9, 0.9), backwards(changed, [], 0.9, 0.9), strict=True):
-        np.testing.assert_array_equal(one[:until], other[:until])
-
-
 def test_what_a_terminated_step_led_to_does_not_count() -> None:
     one, yes = np.ones(1), np.ones(1, np.bool_)
     nan = np.array([np.nan])

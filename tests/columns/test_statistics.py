@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import json
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from diskbuffer.columns.partial_statistics import Places
 from diskbuffer.commands.cli import main
 from diskbuffer.formats import export, import_
 from diskbuffer.store.system.files import Files
+from tests.support.in_fork import in_fork
 from tests.support.specimens import flip
 
 Array = np.ndarray[Any, Any]
@@ -166,16 +166,14 @@ def test_a_fork_computes_its_own(tmp_path: Path) -> None:
         add(buffer, np.random.default_rng(0), 1500)
         before = buffer.columns.statistics("obs/state")
         add(buffer, np.random.default_rng(1), 700)
-        child = os.fork()
-        if child == 0:
-            try:
-                buffer.refresh()
-                found, rows = buffer.columns.statistics("obs/state"), rows_of(buffer, "obs/state")
-                right = found.count.max() > before.count.max() and np.allclose(found.mean, np.nanmean(rows, 0), rtol=1e-9)
-                os._exit(0 if right else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def child() -> None:
+            buffer.refresh()
+            found, rows = buffer.columns.statistics("obs/state"), rows_of(buffer, "obs/state")
+            assert found.count.max() > before.count.max()
+            np.testing.assert_allclose(found.mean, np.nanmean(rows, 0), rtol=1e-9)
+
+        assert in_fork(child) == 0
         check(buffer)
 
 

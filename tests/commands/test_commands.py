@@ -481,6 +481,14 @@ def test_check_and_marks_tell_programs_what_they_tell_people(tmp_path: Path, cap
     told = Told(capsys, "check", path, "--json")
     assert told.code == 1
     assert told.json()["problems"][0]["column"] == "action"
+    told = Told(capsys, "check", path)
+    assert told.code == 1
+    assert re.search(r"column 'action', steps \d+ to \d+: .*\n.*1 problem", told.out)
+    with db.ReplayBuffer(tmp_path / "other", columns=PIXELS):
+        told = Told(capsys, "check", tmp_path / "other", "--repair")
+        assert told.code == 2
+        assert "is being written to by this process" in told.err
+    assert re.search(r"1 problem; repaired: \d+ rows? dropped", Told(capsys, "check", path, "--repair", "--quiet").out)
 
 
 def test_a_snapshot_is_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from tests.amounts import amount, examples
+from tests.bools import bytes_of_bools, disguised
 from tests.support.specimens import copy_while_open
 
 Array = npt.NDArray[Any]
@@ -109,7 +110,7 @@ class World:
 
     def steps(self, n: int, envs: list[int], tell: bool) -> tuple[dict[str, Any], Array | None, int]:
         """Play `n` steps of some environments, in the model, too; return (n, envs, ...) arrays, what is told, and a count."""
-        rows: dict[str, Any] = {path: [] for path in ("action", "reward", "terminated", "truncated")}
+        rows: dict[str, Any] = {path: [] for path in ("action", "reward", "terminated", "truncated", "masked")}
         rows |= {path: [] for path in self.parts} | {"next_" + path: [] for path in self.parts}
         told, added = self.rng.random((n, len(envs))) < 0.2 if tell else None, 0
         each = {env: [self.play(env, None if told is None else bool(told[t, k])) for t in range(n)] for k, env in enumerate(envs)}
@@ -119,7 +120,7 @@ class World:
             column = self.parts.get(path.removeprefix("next_"))
             dtype = column.np_dtype if column else {"action": np.int64, "reward": np.float32}.get(path, np.bool_)
             rows[path] = np.array([[each[env][t][path] for env in envs] for t in range(n)], dtype)
-        return rows, told, added
+        return rows, None if told is None else disguised(told, self.rng), added
 
     def play(self, env: int, told: bool | None) -> dict[str, Any]:
         goes_on_anyway = (
@@ -137,6 +138,7 @@ class World:
             "reward": float(self.rng.random() < 0.5),
             "terminated": self.rng.random() < 0.1,
             "truncated": self.rng.random() < 0.1,
+            "masked": self.count % 3 == 0,
         }
         added = self.streams[env].add(self, now, after, step, told)
         ends = step["terminated"] or step["truncated"]
@@ -165,6 +167,7 @@ class World:
                 continue
             batch = buffer.at(np.concatenate(ids))
             assert batch["action"].tolist() == [action for episode in episodes for action in episode.actions]
+            assert batch["masked"].tolist() == [action % 3 == 0 for action in batch["action"].tolist()]
             for name in ("obs", "next_obs"):
                 for path in self.parts:
                     key = path.split("/")[1:]
@@ -180,11 +183,15 @@ class World:
 
 
 def given_as(world: World, rows: dict[str, Any], squeeze: int | None) -> dict[str, Any]:
-    """Return arrays as somebody has them: in another order, as tensors or lists; without an axis, where one is to be left out."""
+    """Return arrays as somebody has them: in another order, as tensors or lists; without an axis, where one is to be left out.
+
+    What is true may be any byte but 0 there, and is 1 in the store.
+    """
     found: dict[str, Any] = {}
     for path, array in rows.items():
         if squeeze is not None:
             array = np.take(array, 0, axis=squeeze)
+        array = disguised(array, world.rng) if array.dtype == np.bool_ else array
         way = world.rng.integers(8)
         if way == 0 and array.ndim > 1:
             array = np.ascontiguousarray(np.swapaxes(array, 0, 1)).swapaxes(0, 1)  # environments before steps, in memory
@@ -224,7 +231,7 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
             return opened.enter_context(db.ReplayBuffer(path, **options, **more))
 
         buffer = reopen(
-            columns=world.parts | {"action": db.Column((), "int64")},
+            columns=world.parts | {"action": db.Column((), "int64"), "masked": db.Column((), "bool")},
             segment_rows=max(rows, 32) if any(c.shape == SHAPES[2] for c in world.parts.values()) else rows,
         )
         for _ in range(data.draw(st.integers(1, 8))):
@@ -265,6 +272,7 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
             world.cut_offs = 0
             world.check(buffer)
         assert db.check(path, progress=False).ok
+        assert bytes_of_bools(path) <= {0, 1}
 
 
 def small(path: Path, **options: Any) -> db.ReplayBuffer:

@@ -28,17 +28,6 @@ def trajectory(n: int, first: int = 0) -> dict[str, Any]:
     return {"obs": np.stack([numbers] * 2, 1).astype(np.float32), "action": numbers[:-1], "reward": np.zeros(n)}
 
 
-def test_trajectories_go_on_from_one_call_to_the_next(tmp_path: Path) -> None:
-    with small(tmp_path / "store") as buffer:
-        assert buffer.extend(**trajectory(0)) == 0
-        assert buffer.extend(**trajectory(30)) == 30
-        assert buffer.extend(**trajectory(5, 30)) == 5
-        assert len(buffer.episodes) == 1
-        batch = buffer.at(buffer.steps())
-        assert batch["action"].tolist() == list(range(35))
-        assert batch["next_obs"][:, 0].tolist() == list(range(1, 36))
-
-
 def test_what_is_too_old_goes_while_an_array_is_added(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     """An array of many times the capacity takes no more segments than the capacity does."""
     steps = amount(3_000, 10_000)
@@ -118,14 +107,6 @@ def test_a_ctrl_c_at_any_line_leaves_all_steps_or_none_of_a_call(line: int, tmp_
         assert buffer.at(buffer.steps())["action"].tolist() == list(range(kept + 7))
         assert len(buffer.episodes) == 1
     assert db.check(tmp_path / "store", progress=False).ok
-
-
-def test_nothing_is_recorded_of_what_does_not_fit(tmp_path: Path) -> None:
-    with small(tmp_path / "store") as buffer:
-        wrong = trajectory(10) | {"reward": np.append(np.zeros(9), np.nan)}
-        with pytest.raises(db.InputError, match="NaN"):
-            buffer.extend(**wrong)
-        assert len(buffer) == 0
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

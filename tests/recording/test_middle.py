@@ -40,27 +40,6 @@ def stacks(n: int, first: int = 0) -> Array:
 # Stacks
 
 
-@pytest.mark.parametrize("padding", ["first", "zeros"])
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_first_stack_may_be_any_stack(at_once: bool, padding: Any, tmp_path: Path) -> None:
-    given = stacks(20, 7)
-    with filled(tmp_path / "store", frame_stack=3, padding=padding) as buffer:
-        if at_once:
-            buffer.extend(given, np.arange(20), np.ones(20))
-        else:
-            for t in range(20):
-                buffer.add(given[t], t, 1, given[t + 1], False, False)
-        assert len(buffer) == 20
-        assert buffer.stats()["episodes"] == len(buffer.episodes) == 1
-    with db.ReplayBuffer(tmp_path / "store") as buffer:
-        names = buffer.episodes[0].start + np.arange(20)
-        batch = buffer.at(names)
-        np.testing.assert_array_equal(batch["obs"].numpy(), given[:-1])
-        np.testing.assert_array_equal(batch["next_obs"].numpy(), given[1:])
-        assert buffer.episodes.elapsed(names).tolist() == list(range(20))
-        assert buffer.check(progress=False).ok
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 9])
@@ -290,26 +269,6 @@ def test_a_warning_that_is_made_an_error_leaves_the_buffer_as_it_was(tmp_path: P
         assert buffer.stats()["added"] == before + 1
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_an_episode_goes_on_where_the_caller_says_so(at_once: bool, tmp_path: Path) -> None:
-    with filled(tmp_path / "one") as buffer:
-        stored = drifting(buffer, 50, new_episode=False)
-        batch = buffer.at(buffer.steps(np.arange(50)[::-1].copy()), n_step=3, gamma=1)
-        assert batch["reward"].tolist() == [3] * 48 + [2, 1]
-        batch = buffer.at(buffer.steps(np.arange(50)[::-1].copy()))
-        np.testing.assert_array_equal(batch["obs"].numpy(), stored[:-1])
-        np.testing.assert_array_equal(batch["next_obs"].numpy(), stored[1:])
-        assert buffer.stats()["cut_off"] == 0
-        if at_once:
-            with filled(tmp_path / "many") as other:
-                drifted = stored[:-1] + 0.01 * np.arange(50, dtype=np.float32)[:, None]
-                for part in (slice(0, 20), slice(20, 50)):
-                    other.extend(drifted[part], np.arange(50)[part], np.ones(50)[part], stored[1:][part], new_episode=False)
-                mine, whole = other.at(other.steps(np.arange(50)[::-1].copy())), batch
-                for name in whole:
-                    np.testing.assert_array_equal(mine[name].numpy(), whole[name].numpy())
-
-
 @pytest.mark.parametrize("reopened", [False, True])
 def test_a_stack_is_compared_with_the_one_that_is_stored(reopened: bool, tmp_path: Path) -> None:
     """Where an episode goes on from another stack, as the caller says, what is stored is not the last ``next_obs``."""
@@ -343,20 +302,6 @@ def test_new_episodes_can_be_told_one_by_one(tmp_path: Path) -> None:
                 buffer.add(same, [0, 0], [1, 1], same, [False, False], [False, False], new_episode=bad)
         with pytest.raises(db.InputError, match="new_episode must be"):
             buffer.extend(same, [0, 0], [1, 1], same, env=0, new_episode=[True])
-
-
-def test_an_environment_may_overwrite_the_array_that_it_returned(tmp_path: Path) -> None:
-    array = np.zeros(2, np.float32)
-    with filled(tmp_path / "store") as buffer:
-        for t in range(60):
-            array[:] = t + 1  # as step() does, with the array that the caller still holds as obs
-            buffer.add(array, t, 1, array, t % 20 == 19, False, new_episode=False)
-        assert buffer.episodes.length.tolist() == [20, 20, 20]
-        batch = buffer.at(buffer.steps(np.arange(60)[::-1].copy()))
-        times = np.arange(60)
-        np.testing.assert_array_equal(batch["next_obs"][:, 0].numpy(), times + 1)
-        given = np.where(times % 20, times, times + 1)  # of an episode's first observation nothing is known
-        np.testing.assert_array_equal(batch["obs"][:, 0].numpy(), given)
 
 
 def test_a_trajectory_ends_with_its_last_step_only(tmp_path: Path) -> None:

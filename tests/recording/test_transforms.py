@@ -126,9 +126,9 @@ class Games:
     def reset(self, game: int) -> None:
         self.frames[game] = self.frame()
 
-    def step(self) -> None:
+    def step(self, moves: float = 0.8) -> None:
         for game in range(self.n):
-            frame = self.frame() if self.random.random() < 0.8 else self.frames[game, -1].copy()  # which may stand still
+            frame = self.frame() if self.random.random() < moves else self.frames[game, -1].copy()  # which may stand still
             self.frames[game] = [*self.frames[game, 1:], frame]
 
     def look(self, stacked: bool, lead: bool = True) -> dict[str, Array]:
@@ -300,17 +300,13 @@ def test_each_frame_is_transformed_once(n: int, stack: int, tmp_path: Path, monk
     with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=n, autoreset="next_step", frame_stack=stack) as buffer:
         for step in range(10):
             obs, counts[:] = look(), []
-            games.frames = np.concatenate(
-                [games.frames[:, 1:], games.random.integers(0, 256, (n, 1, 14, 17, 3), np.uint8)], axis=1
-            )
+            games.step(moves=1.0)
             buffer.add(obs, zeros.astype(int), zeros, look(), zeros > 0, zeros > 0)
             assert step == 0 or sum(counts) == n
         counts[:] = []
         seen = [look()[0]]
         for _ in range(6):
-            games.frames = np.concatenate(
-                [games.frames[:, 1:], games.random.integers(0, 256, (n, 1, 14, 17, 3), np.uint8)], axis=1
-            )
+            games.step(moves=1.0)
             seen.append(look()[0])
         buffer.extend(np.stack(seen[:-1]), np.zeros(6, np.int64), np.zeros(6), np.stack(seen[1:]), env=0)
         assert sum(counts) == 7 + stack - 1

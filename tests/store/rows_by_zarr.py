@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import zarr
 
 import diskbuffer as db
 
@@ -21,6 +22,12 @@ def arrays_of(root: Path) -> dict[str, Any]:
     """Return the metadata of every array below a group, by path."""
     files = {str(file.parent.relative_to(root)): json.loads(file.read_bytes()) for file in root.rglob("zarr.json")}
     return {path: metadata for path, metadata in files.items() if metadata["node_type"] == "array"}
+
+
+def with_zarr_python(root: Path, path: str) -> Array:
+    array = zarr.open_group(str(root), mode="r")[path]
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[...])
 
 
 def packed_columns(root: Path) -> set[str]:

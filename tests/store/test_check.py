@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +13,6 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.commands.cli import main
 from diskbuffer.store import directory
 from diskbuffer.store.checking.findings import Collector, Finder, Finding
 from diskbuffer.store.checking.opened import Opened
@@ -84,24 +79,6 @@ def world_has(world: Experience, buffer: db.ReplayBuffer) -> bool:
             expected = world.frames(start % 2, steps // 2 + offset)
             np.testing.assert_array_equal(batch[name].numpy(), expected)
     return True
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Do what the command does, in this process: to start one, and have it import everything, takes seconds."""
-    out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        try:
-            code = main(arguments)
-        except SystemExit as wrong:  # argparse's own, where an argument is missing
-            code = int(wrong.code or 0)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
-
-
-def command_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
-    line = [sys.executable, "-c", "import sys; from diskbuffer.commands.cli import main; sys.exit(main())", *arguments]
-    return subprocess.run(line, env=environment, cwd=root, capture_output=True, text=True, check=False)
 
 
 # Checking
@@ -367,6 +344,30 @@ def test_of_entries_that_are_gone_without_a_trace_all_rows_are_found_again(
         assert (len(buffer), buffer.episodes.length.tolist()) == (70, episodes)
 
 
+def of_another_kind(path: Path) -> None:
+    shard = min((path / "obs").glob("c.1*"))
+    flip(shard, shard.stat().st_size - 4 * 16 - 20)  # a shard says that it is another
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        of_another_kind,
+        lambda path: min((path / "row_checksum").glob("c.1*")).unlink(),  # which is worked out anew, as files have their own
+        lambda path: flip(path / "value" / "c.0", 3),  # values that were written later, and are lost
+    ],
+)
+def test_what_can_be_worked_out_anew_or_belongs_to_no_row_loses_no_step(harm: Callable[[Path], None], made: Made) -> None:
+    world, path = made
+    if harm is of_another_kind and world.shape == (20,):
+        pytest.skip("a flat column has no shards")
+    harm(path)
+    report = db.check(path, repair=True, progress=False)
+    assert not report.ok
+    assert report.dropped == 0
+    assert_whole(world, path, 0)
+
+
 def test_a_segment_table_without_rows_that_were_there_is_refused(made: Made) -> None:
     _, path = made
     emptied(path / "_segments" / "length" / "c.0.0")
@@ -390,78 +391,6 @@ def test_a_length_that_is_an_older_one_is_noticed_where_others_follow_it(made: M
     ]
     assert db.check(path, repair=True, progress=False).dropped == 0
     assert_whole(world, path, 0)
-
-
-def test_a_shard_that_says_it_is_another_keeps_its_rows(made: Made) -> None:
-    world, path = made
-    shard = min((path / "obs").glob("c.1*"))
-    if world.shape == (20,):
-        pytest.skip("a flat column has no shards")
-    flip(shard, shard.stat().st_size - 4 * 16 - 20)
-    report = db.check(path, repair=True, progress=False)
-    assert not report.ok
-    assert report.dropped == 0
-    assert_whole(world, path, 0)
-
-
-def test_checksums_of_rows_that_are_lost_are_worked_out_anew_where_files_have_their_own(made: Made) -> None:
-    world, path = made
-    min((path / "row_checksum").glob("c.1*")).unlink()
-    assert db.check(path, repair=True, progress=False).dropped == 0
-    assert_whole(world, path, 0)
-
-
-def test_of_a_column_that_was_written_later_the_values_are_lost_and_no_step(made: Made) -> None:
-    world, path = made
-    flip(path / "value" / "c.0", 3)
-    assert db.check(path, repair=True, progress=False).dropped == 0
-    assert_whole(world, path, 0)
-
-
-def test_after_a_repair_steps_are_added_as_before(made: Made) -> None:
-    world, path = made
-    flip(min((path / "action").glob("c.2*")), 5)
-    db.check(path, repair=True, progress=False)
-    with world.open(path) as buffer:
-        before = len(buffer)
-        Feeder(world, buffer).add(40)
-        assert len(buffer) == before + 80
-        assert world_has(world, buffer)
-    assert db.check(path, progress=False).ok
-
-
-# The command
-
-
-@pytest.mark.some(1)
-def test_the_command_checks_and_repairs(made: Made) -> None:
-    world, path = made
-    done = command("check", str(path), "--quiet")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("everything is as it was written\n")
-    file = min((path / "action").glob("c.1*"))
-    flip(file, 9)
-    done = command("check", str(path))
-    assert done.returncode == 1
-    assert re.search(rf"{re.escape(str(file))}, column 'action', steps \d+ to \d+: the checksum does not match", done.stdout)
-    assert "1 problem" in done.stdout
-    done = command("check", str(path), "--repair", "--quiet")
-    assert done.returncode == 0
-    assert re.search(r"1 problem; repaired: \d+ rows? (was|were)? ?dropped", done.stdout)
-    assert command("check", str(path), "--quiet").returncode == 0
-    assert_whole(world, path, 3)
-
-
-@pytest.mark.nightly
-def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) -> None:
-    done = command("check", str(tmp_path / "nothing"))
-    assert done.returncode == 2
-    assert "there is no store at" in done.stderr
-    with db.ReplayBuffer(made[1]):
-        done = command_alone("check", str(made[1]), "--repair")
-    assert done.returncode == 2
-    assert "is being written to by process" in done.stderr
-    assert command("check").returncode == 2
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "_segments/length/group.json", "_segments/length/state.json"])

@@ -242,16 +242,6 @@ def test_chunks_that_cannot_shrink_are_tried_less_from_segment_to_segment() -> N
     assert shard.chosen == "lz4hc:7"
 
 
-def test_no_chunk_becomes_larger_whatever_the_data() -> None:
-    rng = np.random.default_rng(5)
-    for seed in range(40):
-        shard = Shard()
-        kinds = [games(64, rng), noise(64, rng), noise(64, rng) // 64, games(64, rng) ^ (noise(64, rng) // 250)]
-        rows = np.concatenate([kinds[rng.integers(4)][k : k + 4] for k in range(0, 64, 4)])
-        before, after = shard.seal(rows, late=seed % 2 == 1)
-        assert (after <= before).all()
-
-
 @pytest.mark.some(2)
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
 def test_as_many_rows_are_compressed_together_as_are_asked_for(rows: int, tmp_path: Path) -> None:

@@ -27,6 +27,23 @@ def frames(first: int, n: int) -> np.ndarray:
     return noise
 
 
+def fail_to_write(
+    monkeypatch: pytest.MonkeyPatch, after: int, calls: Iterator[int], *, lasting: bool = False, takes_effect: bool = False
+) -> None:
+    """Have the disk be full at the write after so many others, and at all later ones if that is `lasting`."""
+    real = Files.pwrite
+
+    def pwrite(self: Files, fd: int, data: Any, offset: int) -> None:
+        call = next(calls)
+        fails = call == after or (lasting and call > after)
+        if takes_effect or not fails:
+            real(self, fd, data, offset)
+        if fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Files, "pwrite", pwrite)
+
+
 def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
     index = buffer._reader.index
     _, positions, *_ = index.locate(np.arange(len(buffer)))
@@ -44,21 +61,13 @@ def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
 def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_be_made_again(
     lasting: bool, takes_effect: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
 ) -> None:
-    real, given, failed = Files.pwrite, frames(0, 80), 0
+    given, failed = frames(0, 80), 0
     every = amount(16, 4)
     for after in itertools.count(0, every):
         buffer, calls = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), itertools.count()
         buffer.extend(obs=given[:16], action=np.zeros(15), reward=np.zeros(15))
 
-        def pwrite(self: Files, fd: int, data: Any, offset: int, after: int = after, calls: Iterator[int] = calls) -> None:
-            call = next(calls)
-            if call == after or (lasting and call > after):
-                if takes_effect:
-                    real(self, fd, data, offset)
-                raise OSError(errno.ENOSPC, "No space left on device")
-            real(self, fd, data, offset)
-
-        monkeypatch.setattr(Files, "pwrite", pwrite)
+        fail_to_write(monkeypatch, after, calls, lasting=lasting, takes_effect=takes_effect)
         error = None
         try:
             buffer.extend(obs=given[15:], action=np.zeros(64), reward=np.zeros(64))
@@ -84,18 +93,13 @@ def test_an_extend_that_fails_after_a_cut_off_and_is_made_again_starts_one_episo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
 ) -> None:
     """Whatever was committed before the error, the cut is forgotten with the first rows behind it, and not before."""
-    real, given, lengths = Files.pwrite, frames(0, 80), set()
+    given, lengths = frames(0, 80), set()
     for after in itertools.count(0, amount(12, 3)):
         buffer, calls = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), itertools.count()
         buffer.extend(obs=given[:11], action=np.zeros(10), reward=np.zeros(10))
         buffer.cut_off()
 
-        def pwrite(self: Files, fd: int, data: Any, offset: int, after: int = after, calls: Iterator[int] = calls) -> None:
-            if next(calls) == after:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            real(self, fd, data, offset)
-
-        monkeypatch.setattr(Files, "pwrite", pwrite)
+        fail_to_write(monkeypatch, after, calls)
         failed = False
         try:
             buffer.extend(obs=given[10:], action=np.zeros(69), reward=np.zeros(69))
@@ -121,16 +125,7 @@ def test_an_extend_that_fails_half_way_leaves_the_steps_that_were_committed_by_t
     buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=1024)
     first, failed, then = frames(0, 12), frames(1000, 901), frames(5000, 700)
     buffer.extend(obs=first, action=np.zeros(11), reward=np.zeros(11))
-    real, calls = Files.pwrite, 0
-
-    def pwrite(self: Files, fd: int, data: Any, offset: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, fd, data, offset)
-
-    monkeypatch.setattr(Files, "pwrite", pwrite)
+    fail_to_write(monkeypatch, after, itertools.count(), lasting=True)
     with pytest.raises(OSError, match="No space left"):
         buffer.extend(obs=failed, action=np.zeros(900), reward=np.zeros(900))
     monkeypatch.undo()

@@ -195,9 +195,6 @@ def test_a_snapshot_may_be_made_where_a_link_leads_to_an_empty_directory(tmp_pat
     with world.open(tmp_path / "store") as buffer:
         Feeder(world, buffer).add(20)
         buffer.copies.snapshot(tmp_path / "copy")
-        (tmp_path / "inside").symlink_to(tmp_path / "store" / "obs")
-        with pytest.raises(db.InputError, match="inside"):
-            buffer.copies.snapshot(tmp_path / "inside" / "copy")
     with db.ReplayBuffer(tmp_path / "real") as buffer:
         assert world.check(buffer) == 20
 

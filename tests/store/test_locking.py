@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,26 @@ from diskbuffer.store.system.files import Files
 from tests.support.experience import Experience, Feeder
 
 
+def hold_a_sync(
+    monkeypatch: pytest.MonkeyPatch, is_it: Callable[[str], bool], nth: int = 1
+) -> tuple[threading.Event, threading.Event]:
+    """Hold the nth sync of which that is so, by the name of its file, from now on; return (it is there, let it on)."""
+    there, on, real, calls = threading.Event(), threading.Event(), Files.sync, itertools.count(1)
+
+    def sync(self: Files, name: str) -> None:
+        if is_it(name) and next(calls) == nth:
+            there.set()
+            assert on.wait(60)
+        real(self, name)
+
+    monkeypatch.setattr(Files, "sync", sync)
+    return there, on
+
+
+def by_the_flush(_: str) -> bool:
+    return threading.current_thread().name == "flushing"
+
+
 def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], Any], act: Callable[[], Any]) -> None:
     """Call in a thread, and act as soon as that is held somewhere, which a lock that it holds would keep from ending."""
     failed: list[BaseException] = []
@@ -27,7 +48,7 @@ def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], An
         except BaseException as error:  # noqa: BLE001
             failed.append(error)
 
-    calling = threading.Thread(target=run)
+    calling = threading.Thread(target=run, name="flushing")
     calling.start()
     assert held.wait(60)
     acting = threading.Thread(target=act)
@@ -42,22 +63,11 @@ def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], An
 @pytest.mark.some(2)
 @pytest.mark.parametrize("nth", [1, 5, 9, 14, 20])
 def test_others_add_and_sample_while_flush_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
-    world, real, there, calls = Experience(2), Files.sync, threading.Event(), 0
+    world = Experience(2)
     with world.open(tmp_path / "store", 500, segment_rows=64) as buffer:
         adding = Feeder(world, buffer)
         adding.add(100)
         buffer.columns.write("value", buffer.steps()[:50], np.ones(50))
-
-        def sync(self: Files, name: str) -> None:
-            nonlocal calls
-            if threading.current_thread().name == "flushing":
-                calls += 1
-                if calls == nth:
-                    there.set()
-                    assert done.wait(60)
-            real(self, name)
-
-        done = threading.Event()
 
         def act() -> None:
             adding.add(300)
@@ -66,12 +76,8 @@ def test_others_add_and_sample_while_flush_syncs(tmp_path: Path, monkeypatch: py
             assert len(buffer) >= 500
             done.set()
 
-        def flush() -> None:
-            threading.current_thread().name = "flushing"
-            buffer.flush()
-
-        monkeypatch.setattr(Files, "sync", sync)
-        beside(buffer, there, flush, act)
+        there, done = hold_a_sync(monkeypatch, by_the_flush, nth)
+        beside(buffer, there, buffer.flush, act)
         buffer.flush()
         world.check(buffer)
     report = db.check(tmp_path / "store", progress=False)
@@ -82,20 +88,14 @@ def test_others_add_and_sample_while_flush_syncs(tmp_path: Path, monkeypatch: py
 
 def test_others_sample_while_the_next_segment_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which syncs that values written for the slot's former rows are gone: they could come back with a power loss."""
-    world, real, there, done = Experience(1), Files.sync, threading.Event(), threading.Event()
+    world = Experience(1)
     with world.open(tmp_path / "store", 1000, segment_rows=512) as buffer:
         adding = Feeder(world, buffer)
         adding.extend(0, 100)
         buffer.columns.write("value", buffer.steps(), np.ones(100))
         world.check_batch(buffer.sample(64))
 
-        def sync(self: Files, name: str) -> None:
-            if name == "value":
-                there.set()
-                assert done.wait(60)
-            real(self, name)
-
-        monkeypatch.setattr(Files, "sync", sync)
+        there, done = hold_a_sync(monkeypatch, lambda name: name == "value")
 
         def act() -> None:
             world.check_batch(buffer.sample(64))
@@ -149,17 +149,10 @@ def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a store that was closed would count as one whose writer was killed."""
-    world, real, there, on = Experience(1), Files.sync, threading.Event(), threading.Event()
+    world = Experience(1)
     buffer = world.open(tmp_path / "store", segment_rows=64)
     Feeder(world, buffer).add(100)
-
-    def sync(self: Files, name: str) -> None:
-        if threading.current_thread().name == "flushing" and not there.is_set():
-            there.set()
-            assert on.wait(60)
-        real(self, name)
-
-    monkeypatch.setattr(Files, "sync", sync)
+    there, on = hold_a_sync(monkeypatch, by_the_flush)
     flushing = threading.Thread(target=buffer.flush, name="flushing")
     flushing.start()
     assert there.wait(60)
@@ -177,27 +170,17 @@ def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
 
 
 def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, real, there, done = Experience(1), Files.sync, threading.Event(), threading.Event()
+    world = Experience(1)
     with world.open(tmp_path / "store", segment_rows=64) as buffer:
         Feeder(world, buffer).add(200)
         buffer.columns.write("value", buffer.steps(), np.ones(len(buffer)))
-
-        def sync(self: Files, name: str) -> None:
-            if threading.current_thread().name == "flushing" and not there.is_set():
-                there.set()
-                assert done.wait(60)
-            real(self, name)
 
         def act() -> None:
             buffer.columns.remove("value")
             done.set()
 
-        def flush() -> None:
-            threading.current_thread().name = "flushing"
-            buffer.flush()
-
-        monkeypatch.setattr(Files, "sync", sync)
-        beside(buffer, there, flush, act)
+        there, done = hold_a_sync(monkeypatch, by_the_flush)
+        beside(buffer, there, buffer.flush, act)
 
 
 def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(tmp_path: Path) -> None:

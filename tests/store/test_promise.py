@@ -7,7 +7,6 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -63,41 +62,6 @@ def test_a_word_of_a_length_is_another_once_a_bit_flips(seed: int, rows: int, no
     assert int(one[0]) >> 32 & 1 == (no_reset and rows > 0)
     words = np.array([one[0], one[0] ^ np.uint64(1 << bit)])
     assert checksums.are_length_words(np.array([seed]).view(np.uint64), words).tolist() == [True, False]
-
-
-@pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
-@examples(3, 40)
-@given(data=st.data())
-def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    n = data.draw(st.integers(1, 60))
-    lasts = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    obs = {"image": rng.integers(0, 256, (n, 2, 40, 40), np.uint8), "place": rng.normal(size=(n, 2, 3))}
-    columns = {
-        "obs/image": db.Column((40, 40), "uint8"),
-        "obs/place": db.Column((3,)),
-        "action": db.Column((300,)),
-        "reward": db.Column(),
-    }
-    action, reward = rng.normal(size=(n, 300)).astype("f4"), rng.normal(size=n).astype("f4")
-    found = []
-    for how in ("add", "extend"):
-        path = tmp_path_factory.mktemp("stores") / "store"
-        with patch("secrets.randbits", return_value=1), db.ReplayBuffer(path, columns=columns, segment_rows=8) as buffer:
-            before, after = ({p: a[:, i].astype("f4" if p == "place" else "u1") for p, a in obs.items()} for i in (0, 1))
-            if how == "extend":
-                buffer.extend(before, action, reward, after, np.array(lasts), np.zeros(n, bool))
-            else:
-                for t in range(n):
-                    one, next_one = ({p: a[t] for p, a in d.items()} for d in (before, after))
-                    buffer.add(one, action[t], reward[t], next_one, lasts[t], False)
-            index = buffer._reader.index
-            rows = index.rows_of(np.zeros(index.heads[0] + 1, np.int64), np.arange(index.heads[0] + 1))
-            words = np.concatenate([buffer._store.values("row_checksum", int(s)) for s in range(rows.max() // 8 + 1)])
-            found.append(words[rows])
-    np.testing.assert_array_equal(found[0], found[1])
 
 
 # Opening

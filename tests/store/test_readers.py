@@ -22,7 +22,7 @@ from tensordict import TensorDict
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
-from tests.store.rows_by_zarr import Array, Rows, arrays_of, check, packed_columns
+from tests.store.rows_by_zarr import Array, Rows, arrays_of, check, packed_columns, with_zarr_python
 from tests.store.states import (
     State,
     add_nested,
@@ -38,12 +38,6 @@ from tests.store.states import (
 from tests.support.experience import Experience, Feeder
 from tests.support.specimens import copy_while_open
 from tests.support.writers import Writers
-
-
-def with_zarr_python(root: Path, path: str) -> Array:
-    array = zarr.open_group(str(root), mode="r")[path]
-    assert isinstance(array, zarr.Array)
-    return np.asarray(array[...])
 
 
 def with_zarrs(root: Path, path: str) -> Array:
@@ -306,15 +300,6 @@ def test_zarr_lists_the_store_without_a_warning_and_as_its_consolidated_metadata
             if isinstance(node, zarr.Array):
                 assert node.metadata.to_dict() == known[path].metadata.to_dict(), path
         assert set(zarr.open_group(buffer.path, mode="r").attrs["diskbuffer"]["columns"]) == set(buffer.columns)  # type: ignore[arg-type, index, call-overload]
-
-
-def test_the_group_that_the_buffer_gives_cannot_be_written_to(tmp_path: Path) -> None:
-    with of_nested_dicts(tmp_path / "store") as buffer:
-        add_nested(buffer, 5)
-        array = zarr.open_group(buffer.path, mode="r")["action/move"]
-        assert isinstance(array, zarr.Array)
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 1
 
 
 def test_only_files_of_zarr_are_in_the_store(tmp_path: Path) -> None:
