@@ -225,9 +225,7 @@ class Schedule:
                 self._step(faults=True)
             self._end_with(lambda: events.append(trace.look("the end")))
             self._trace = None
-        disk = trace.disk()
-        for event in trace.events[: events[0]]:
-            disk.apply(event)
+        disk = trace.disk(events[0])
         build(disk.crash(POWER[int(self._rng.integers(len(POWER)))], self._rng), left)
 
     def _end_with(self, take: Callable[[], None]) -> None:

@@ -50,9 +50,7 @@ def left_by(tmp_path: Path, *, sync_data: bool, sync_name: bool) -> set[bytes]:
         if sync_name:
             files.sync(".")
         replaced = trace.look("replaced")
-    disk, rng, found = trace.disk(), np.random.default_rng(0), set[bytes]()
-    for event in trace.events[:replaced]:
-        disk.apply(event)
+    disk, rng, found = trace.disk(replaced), np.random.default_rng(0), set[bytes]()
     for kind in ALL:
         contents = disk.crash(kind, rng)["file"]
         assert contents is not None
@@ -452,13 +450,11 @@ def test_a_column_that_was_added_in_a_second_attempt_survives_a_power_loss() -> 
                 buffer.columns.write("value", buffer.steps(), np.ones(8, np.float32))
                 buffer.flush()
                 flushed = True
-            events, disk = trace.events[: trace.look("flushed")], trace.disk()
+            disk = trace.disk(trace.look("flushed"))
             with contextlib.suppress(OSError):
                 buffer.close()
         if not fault.failed:
             break
-        for event in events:
-            disk.apply(event)
         with scratch() as place, boot(2):
             build(disk.crash("nothing", np.random.default_rng(0)), place)
             with db.ReplayBuffer(place / "store", mode="r", threads=1) as reader:

@@ -53,10 +53,8 @@ def lose_power(
     to.mkdir()
     with boot(number), Trace(base) as trace, Gate(free=False):
         buffer = use(base / "store")
-        events, disk = trace.events[: trace.look("power loss")], trace.disk()
+        disk = trace.disk(trace.look("power loss"))
         buffer.close()
-    for event in events:
-        disk.apply(event)
     build(disk.crash(kind, np.random.default_rng(seed)), to)
 
 

@@ -90,14 +90,15 @@ class Trace:
         """Return the path, below `base`, at which a file or a directory was seen first."""
         return self._paths.get(number, ".")
 
-    def disk(self) -> Disk:
-        """Return the disk as it was at the beginning."""
-        if self._earlier is not None:
-            return copy.deepcopy(self._earlier)
-        disk = Disk(self._root)
-        for event in self._beginning:
+    def disk(self, events: int = 0) -> Disk:
+        """Return the disk as it was after so many events; by default at the beginning."""
+        disk = copy.deepcopy(self._earlier) if self._earlier is not None else Disk(self._root)
+        if self._earlier is None:
+            for event in self._beginning:
+                disk.apply(event)
+            disk.sync_all()
+        for event in self.events[:events]:
             disk.apply(event)
-        disk.sync_all()
         return disk
 
     def mark(self) -> None:

@@ -55,7 +55,7 @@ def from_arrow(array: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt
         fixed = pa.types.is_fixed_size_list(values.type)
         if not (fixed or pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
             raise SourceError(f"{what}: expected {dtype}{list(shape)}, found {array.type}")
-        lengths = values.type.list_size if fixed else np.diff(as_numpy(values.offsets))  # `pyarrow.compute` imports pandas
+        lengths = values.type.list_size if fixed else np.diff(as_numpy(values.offsets))  # `pyarrow.compute.equal` imports pandas
         if values.null_count or np.any(lengths != size):
             raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows of other lengths")
         values = values.flatten()
